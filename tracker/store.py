@@ -1,0 +1,297 @@
+"""The three protocols through which everything else reaches storage, and what their methods promise.
+
+`EpisodeStore` is Redis (or memory): the calls of an episode until it is archived. `Ledger` is SQL: episodes, groups,
+rewards, archived timelines, keys, runs, policies. `Batches` is the trainer's side of SQL: lease, take, commit.
+One contract suite runs on every implementation. Every write is safe to repeat. Errors are those of `errors.py`;
+a store that cannot be reached raises `Unavailable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tracker.types import (
+    Batch,
+    Call,
+    EpisodeHead,
+    EpisodeRow,
+    EpisodeState,
+    EpisodeStatus,
+    Event,
+    Group,
+    GroupState,
+    Intent,
+    Key,
+    Policy,
+    Record,
+    Reward,
+    RunSettings,
+    SkipReason,
+    Version,
+)
+
+
+class Begun(Record, frozen=True):
+    """What `begin_call` decided."""
+
+    index: int
+    """Order of the call in its episode."""
+    version: int
+    """The version the call is pinned to (0 for a model that is no policy)."""
+    repinned_from: int | None = None
+    """The version the episode was pinned to until now, where that one became too old or was withdrawn."""
+    engine: str | None = None
+    """The engine the episode's calls went to so far."""
+
+
+class EpisodeView(Record, frozen=True):
+    """Everything the episode store holds of one episode, calls expanded, in order of `index`."""
+
+    head: EpisodeHead
+    state: EpisodeState
+    status: EpisodeStatus | None
+    calls: tuple[Call, ...]
+    intents: tuple[Intent, ...]
+    pins: dict[str, int]
+    events: tuple[Event, ...] = ()
+
+
+class Routing(Record, frozen=True):
+    """What `begin_call` needs to know of a policy, held in the store so that all workers agree."""
+
+    active: int = 0
+    oldest: int = 0
+    """Versions below this are too old: an episode pinned to one is re-pinned at its next call."""
+    withdrawn: tuple[int, ...] = ()
+
+
+class EpisodeStore(Protocol):
+    """Open episodes and their calls."""
+
+    async def ping(self) -> None:
+        """Raise `Unavailable` unless the store answers within 100 ms; raise `SettingsError` if it is too weak."""
+        ...
+
+    async def close(self) -> None: ...
+
+    async def set_routing(self, policy: str, routing: Routing) -> None: ...
+
+    async def get_routing(self, policy: str) -> Routing: ...
+
+    async def pins(self, policy: str) -> dict[int, int]:
+        """version -> number of unsealed episodes pinned to it (none with a count of zero)."""
+        ...
+
+    async def open(self, head: EpisodeHead) -> None:
+        """Create the episode; a second time is a no-op. A deleted id is refused with `Gone`."""
+        ...
+
+    async def head(self, episode_id: str) -> EpisodeHead:
+        """Raise `NotFound` if the store does not hold the episode."""
+        ...
+
+    async def begin_call(self, intent: Intent, pin: str, engine: str | None) -> Begun:
+        """Write the intent and pin the version. `pin` is the run's: `episode` or `call`.
+
+        A head with a fixed `version` always gets that one. `engine` is remembered as the episode's. Raises `Gone`
+        unless the episode is open, `NotFound` if unknown, `Unavailable` if the store is full.
+        """
+        ...
+
+    async def end_call(self, call: Call) -> bool:
+        """Append the call and drop its intent. True: recorded (also if it was before). False: the intent is gone
+        (abandoned as lost, or the episode deleted), so nothing of the answer may be released."""
+        ...
+
+    async def abandon_call(self, episode_id: str, call_id: str, at_ms: int) -> bool:
+        """Turn an intent into a call in state `lost`; False if the intent is gone already."""
+        ...
+
+    async def finish(self, episode_id: str, status: EpisodeStatus) -> EpisodeState:
+        """Open -> finishing; the same status again is a no-op, another raises `Conflict`."""
+        ...
+
+    async def seal(self, episode_id: str) -> bool:
+        """Finishing -> sealed, only with no intents left; releases pins. True if sealed now or before."""
+        ...
+
+    async def view(self, episode_id: str) -> EpisodeView:
+        """All of it, expanded. A call whose bytes break their digest comes back excluded, never wrong."""
+        ...
+
+    async def num_in_flight(self, episode_id: str) -> int: ...
+
+    async def add_event(self, episode_id: str, event: Event) -> None: ...
+
+    async def expire(self, episode_id: str, after_ms: int) -> None:
+        """The archive has committed: let the keys go."""
+        ...
+
+    async def delete(self, episode_id: str) -> None:
+        """Drop everything and leave a tombstone: a call in flight cannot bring it back."""
+        ...
+
+    async def heartbeat(self, worker: str, ttl_ms: int) -> None: ...
+
+    async def due_calls(self, now_ms: int) -> list[tuple[str, str]]:
+        """(episode_id, call_id) of intents past their deadline or of a worker without heartbeat."""
+        ...
+
+    async def finishing(self) -> list[str]:
+        """Episodes in finishing or sealed: to be sealed and archived."""
+        ...
+
+
+class Ledger(Protocol):
+    """SQL: what must outlive everything. Every look-up is by (tenant, id)."""
+
+    async def ping(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    # keys, tenants, secrets
+    async def add_key(self, key: Key) -> None: ...
+
+    async def find_key(self, digest: str) -> Key | None: ...
+
+    async def list_keys(self, tenant: str) -> list[Key]: ...
+
+    async def revoke_key(self, key_id: str, at_ms: int) -> None: ...
+
+    async def secret(self, name: str) -> bytes:
+        """32 random bytes under this name, created at first use, the same for every gateway."""
+        ...
+
+    # runs
+    async def put_run(self, tenant: str, run: RunSettings) -> RunSettings:
+        """Create or change; `Conflict` naming the field if it froze and differs. `default` always exists."""
+        ...
+
+    async def get_run(self, tenant: str, run: str) -> RunSettings: ...
+
+    async def list_runs(self, tenant: str) -> list[RunSettings]: ...
+
+    # episodes and groups
+    async def create_episode(
+        self, head: EpisodeHead, idempotency_key: str | None, body_digest: str
+    ) -> tuple[EpisodeHead, bool]:
+        """Insert and give it a place in the open round of (run, task), in one transaction; freezes the run.
+
+        Returns the stored head (with `group_id`; None in eval runs) and whether it is new. The same idempotency key
+        and digest give the same head back, also when it has ended; another digest raises `Conflict`.
+        """
+        ...
+
+    async def get_episode(self, tenant: str, episode_id: str) -> EpisodeRow: ...
+
+    async def list_episodes(
+        self, tenant: str, *, run: str | None, task: str | None, status: str | None, limit: int, cursor: str | None
+    ) -> tuple[list[EpisodeRow], str | None]:
+        """Newest first; `status` is a state or a status. `BadRequest` on a cursor that is none of ours."""
+        ...
+
+    async def open_episodes(self, older_than_ms: int) -> list[EpisodeRow]:
+        """Episodes of every tenant not archived yet and created before that time, for the sweeper."""
+        ...
+
+    async def end_episode(self, episode_id: str, status: EpisodeStatus, at_ms: int) -> None:
+        """Commit that it ends (before Redis `finish`). Same status again: no-op; another: `Conflict`. Frees its place
+        on `infra_error` and `cancelled` while the round is not ready."""
+        ...
+
+    async def archive_episode(self, row: EpisodeRow, blob: bytes, digest: str) -> bool:
+        """In one transaction: insert the timeline (on conflict do nothing), state archived with the counters of `row`.
+        False if it was archived or deleted before."""
+        ...
+
+    async def get_timeline(self, episode_id: str) -> bytes | None: ...
+
+    async def delete_episode(self, tenant: str, episode_id: str) -> None: ...
+
+    async def add_event(self, episode_id: str, event: Event) -> None: ...
+
+    async def list_groups(
+        self, tenant: str, *, run: str | None, task: str | None, limit: int, cursor: str | None
+    ) -> tuple[list[Group], str | None]: ...
+
+    async def settle_groups(self, now_ms: int) -> list[Group]:
+        """Move open rounds to ready or skipped by the rules of the contract; returns those that moved."""
+        ...
+
+    # rewards
+    async def add_reward(
+        self, tenant: str, reward: Reward, idempotency_key: str | None, body_digest: str
+    ) -> tuple[Reward, bool]:
+        """Append (`seq` and `late` are given here); returns the stored event and whether it is new. A final one also
+        commits the end of its episode (status ok) unless it ended already. Same key, other digest: `Conflict`."""
+        ...
+
+    async def rewards(self, episode_id: str) -> list[Reward]:
+        """All events of the episode and its calls, by `seq`."""
+        ...
+
+    # policies and versions
+    async def ensure_policy(self, policy: str) -> Policy: ...
+
+    async def list_policies(self) -> list[Policy]: ...
+
+    async def reserve_version(self, policy: str, epoch: int | None, at_ms: int) -> Version:
+        """Insert the next number; `Conflict` if `epoch` is given and is not the policy's. Never re-used."""
+        ...
+
+    async def put_version(self, version: Version) -> None:
+        """Store folder, digest, state, metrics, probe and detail of a reserved version."""
+        ...
+
+    async def get_version(self, policy: str, version: int) -> Version: ...
+
+    async def find_version(self, policy: str, folder: str) -> Version | None: ...
+
+    async def list_versions(self, policy: str) -> list[Version]:
+        """By number; without version 0, which needs no row."""
+        ...
+
+    async def activate(self, policy: str, version: int, epoch: int) -> None:
+        """New pins get this version. `Conflict` unless `epoch` is the policy's."""
+        ...
+
+    async def rollback(self, policy: str, version: int) -> Policy:
+        """Raise the epoch, activate `version`, mark later versions withdrawn; batches of the old epoch not yet trained
+        are dropped and their groups skipped as expired."""
+        ...
+
+
+class Batches(Protocol):
+    """The trainer's side of SQL. Every write carries the lease's fence; a lost one raises `LeaseLost`."""
+
+    async def take_lease(self, policy: str, holder: str, now_ms: int, ttl_ms: int) -> int | None:
+        """The fence (rises with every new holder), or None while another holder's lease has not expired. The same
+        holder renews and keeps its fence."""
+        ...
+
+    async def release_lease(self, policy: str, fence: int) -> None: ...
+
+    async def ready_groups(self, policy: str, limit: int) -> list[Group]:
+        """Ready groups with calls of this policy not yet taken for it, in the order they became ready."""
+        ...
+
+    async def take(self, batch: Batch) -> Batch:
+        """One transaction: the batch, its groups (unique by group and policy), the frozen credit; groups -> taken;
+        members get their final advantage in `credit`. (policy, step) is unique: the same batch id again is a no-op,
+        another raises `Conflict`."""
+        ...
+
+    async def skip_group(self, group_id: str, reason: SkipReason, policy: str, fence: int) -> None: ...
+
+    async def last_batches(self, policy: str, limit: int) -> list[Batch]:
+        """Newest step first."""
+        ...
+
+    async def mark_trained(self, batch: Batch) -> None:
+        """State, version, manifest and metrics of `batch`; its groups -> trained once every policy's share is."""
+        ...
+
+    async def drop_batch(self, batch_id: str, reason: SkipReason, fence: int) -> None: ...
+
+    async def num_groups(self, states: Sequence[GroupState]) -> int: ...

@@ -1,0 +1,415 @@
+"""The nouns of Hone as frozen records; the glossary of the design, in code.
+
+They are parsed at the door once and never mutated. All times are Unix milliseconds. Token ids are non-negative ints;
+log-probabilities are natural logs of the distribution that was sampled from. A field that is `None` is absent.
+No I/O, and no import of a framework, client, database or tensor library.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+import msgspec
+
+ID_PATTERN: Final = r"[A-Za-z0-9._:-]{1,128}"
+POLICY_PATTERN: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+MAX_TASK_CHARS: Final = 512
+DEFAULT: Final = "default"
+"""The tenant and the run that always exist."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of every record: frozen, slotted, keyword-only."""
+
+
+class EpisodeState(enum.StrEnum):
+    """Where an episode stands; transitions are in `lifecycle.py`."""
+
+    OPEN = "open"
+    FINISHING = "finishing"
+    SEALED = "sealed"
+    ARCHIVED = "archived"
+
+
+class EpisodeStatus(enum.StrEnum):
+    """How an episode ended."""
+
+    OK = "ok"
+    FAILED = "failed"
+    INFRA_ERROR = "infra_error"
+    CANCELLED = "cancelled"
+
+
+class CallState(enum.StrEnum):
+    """How a call ended."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    ABORTED = "aborted"
+    LOST = "lost"
+
+
+class Reason(enum.StrEnum):
+    """Why a choice of a call is kept and shown but not trained."""
+
+    NO_IDS = "no_ids"
+    NO_PROMPT_IDS = "no_prompt_ids"
+    IDS_USAGE_MISMATCH = "ids_usage_mismatch"
+    IDS_LOGPROBS_MISMATCH = "ids_logprobs_mismatch"
+    BAD_LOGPROB = "bad_logprob"
+    UPSTREAM_FAILED = "upstream_failed"
+    CONTEXT_LIMIT = "context_limit"
+    CLIENT_GONE = "client_gone"
+    SUPERSEDED = "superseded"
+    AMBIGUOUS_RETRY = "ambiguous_retry"
+    LOST = "lost"
+    STALE = "stale"
+    NOT_POLICY_DISTRIBUTION = "not_policy_distribution"
+    ROLE = "role"
+    IMAGES = "images"
+    UNRECORDED = "unrecorded"
+
+
+class GroupState(enum.StrEnum):
+    """Where a group (run, task, round) stands."""
+
+    OPEN = "open"
+    READY = "ready"
+    TAKEN = "taken"
+    TRAINED = "trained"
+    SKIPPED = "skipped"
+
+
+class SkipReason(enum.StrEnum):
+    """Why a group is not trained."""
+
+    NO_VARIANCE = "no_variance"
+    ONE_MEMBER = "one_member"
+    TOO_FEW_SCORED = "too_few_scored"
+    NO_IDS = "no_ids"
+    EXPIRED = "expired"
+
+
+class VersionState(enum.StrEnum):
+    """Where a published version stands."""
+
+    RESERVED = "reserved"
+    LOADING = "loading"
+    ACTIVE = "active"
+    RETIRED = "retired"
+    FAILED = "failed"
+    WITHDRAWN = "withdrawn"
+
+
+class Scope(enum.StrEnum):
+    """What a key may do. `admin` implies the others."""
+
+    AGENT = "agent"
+    REWARD = "reward"
+    READ = "read"
+    TRAINER = "trainer"
+    ADMIN = "admin"
+
+
+class Sampling(Record, frozen=True):
+    """The sampling settings a call was really sent with. Neutral values mean the full softmax at `temperature`."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    max_tokens: int | None = None
+    seed: int | None = None
+    constrained: bool = False
+    """Structured output, a grammar or a forced tool choice shaped the answer."""
+    biased: bool = False
+    """Penalties, logit bias, minimum tokens or forbidden words changed the distribution."""
+
+    def is_policy_distribution(self) -> bool:
+        """Whether a trainer can recompute the distribution: softmax of logits / temperature, nothing else."""
+        return (
+            self.temperature > 0
+            and self.top_p == 1.0
+            and self.top_k in (-1, 0)
+            and self.min_p == 0.0
+            and not self.constrained
+            and not self.biased
+        )
+
+
+class Choice(Record, frozen=True):
+    """One sampled answer of a call."""
+
+    index: int
+    sampled_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    """One for each sampled id, exactly as the engine reported it."""
+    finish_reason: str | None = None
+    truncated: bool = False
+    """The limit was used up and the last id is no end token, whatever `finish_reason` says."""
+    message: bytes = b"null"
+    """The answer as the agent got it: one JSON value (chat: the assistant message; completions: a string)."""
+    reason: Reason | None = None
+    """Set where this choice is excluded for a cause known when the call ended."""
+
+
+class Call(Record, frozen=True):
+    """One model request with its answer, immutable once recorded. Its receipt digests are in `receipts.py`."""
+
+    call_id: str
+    episode_id: str
+    index: int
+    """Order in which the calls of the episode began, from 0; given by the store."""
+    dialect: str = "chat"
+    policy: str | None = None
+    """`None`: a model that is no policy, recorded as text only."""
+    model: str = ""
+    """The model name the agent asked for."""
+    version: int = 0
+    adapter_digest: str = ""
+    """SHA-256 (hex) of `adapter_model.safetensors`, empty for version 0."""
+    role: str = "main"
+    state: CallState = CallState.COMPLETED
+    reason: Reason | None = None
+    """Set where every choice of the call is excluded for one cause."""
+    detail: str = ""
+    """For people: what was amiss."""
+    prompt_ids: tuple[int, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    messages: tuple[bytes, ...] = ()
+    """The request's messages, each one JSON value; they are stored once each per episode."""
+    request: bytes = b"{}"
+    """The rest of the request body (JSON object, without its messages)."""
+    sampling: Sampling = Sampling()
+    engine: str = ""
+    started_ms: int = 0
+    ended_ms: int = 0
+    key_id: str = ""
+    body_digest: str = ""
+    retry: int = 0
+    """The SDK's retry count: above 0, it supersedes an earlier attempt with the same key and body digest."""
+    usage_completion_tokens: int | None = None
+    """Sum over choices, as the engine reported it."""
+
+
+class Intent(Record, frozen=True):
+    """What is written before a request leaves for the engine: it makes a lost call visible later."""
+
+    call_id: str
+    episode_id: str
+    worker: str
+    deadline_ms: int
+    started_ms: int
+    policy: str | None = None
+    model: str = ""
+    dialect: str = "chat"
+    role: str = "main"
+    key_id: str = ""
+    body_digest: str = ""
+    retry: int = 0
+    index: int = 0
+    """Filled by the store."""
+    version: int = 0
+    """Filled by the store: the version the episode is pinned to."""
+
+
+class EpisodeHead(Record, frozen=True):
+    """What is fixed about an episode when it is created."""
+
+    episode_id: str
+    tenant: str = DEFAULT
+    run: str = DEFAULT
+    task: str = ""
+    group_id: str | None = None
+    policy: str | None = None
+    version: int | None = None
+    """A version asked for at creation: never re-pinned."""
+    created_ms: int = 0
+    ttl_ms: int | None = None
+    metadata: bytes = b"null"
+
+
+class Event(Record, frozen=True):
+    """Something that happened to an episode: `repinned`, `lost`, `late_reward` …"""
+
+    at_ms: int
+    kind: str
+    detail: str = ""
+
+
+class Reward(Record, frozen=True):
+    """One event of the append-only ledger. `value` `None` is "not scored"; never 0, never NaN."""
+
+    reward_id: str
+    seq: int
+    episode_id: str
+    call_id: str | None = None
+    name: str = "reward"
+    value: float | None = None
+    final: bool = True
+    source: str = ""
+    metadata: bytes = b"null"
+    late: bool = False
+    created_ms: int = 0
+
+
+class Credit(Record, frozen=True):
+    """How rewards become advantages (`credit.py`). `own` weighs call rewards, `episode` the episode's."""
+
+    kind: str = "group"
+    """`group`, `rloo`, `batch` or `none`."""
+    std: bool = True
+    gamma: float = 1.0
+    own: float = 1.0
+    episode: float = 1.0
+
+
+class RunSettings(Record, frozen=True):
+    """The settings of a run; they freeze at its first episode."""
+
+    run: str
+    mode: str = "train"
+    """`train` or `eval`. Episodes of an eval run have no group and honour the agent's sampling."""
+    group_size: int = 8
+    groups_per_step: int = 1
+    credit: Credit = Credit()
+    pin: str = "episode"
+    """`episode`: the version stays for the whole episode; `call`: each call takes the active one."""
+    record: str = "strict"
+    """`strict` or `best_effort`."""
+    staleness: int = 2
+    """How many versions a call may lag behind the policy when it is trained."""
+    on_stale: str = "expire"
+    """`expire`, `train` or `wait`."""
+    group_timeout_s: float = 600.0
+    reward_grace_s: float = 60.0
+    idle_s: float = 120.0
+    loss: str = "dapo"
+    """A `loss_type` of TRL's GRPO."""
+    sampling: str = "policy"
+    """`policy`: the policy's sampling overrides the agent's; `agent`: the agent's is honoured."""
+    constrained: str = "exclude"
+    """`exclude` or `train`: what becomes of calls whose output a grammar or a forced tool shaped."""
+    roles: dict[str, str] = {}
+    """role -> `train`, `context` or `drop`; a role not named is trained."""
+    reward_weights: dict[str, float] = {}
+    """reward name -> weight; a name not listed weighs 1."""
+    roles_as_policies: bool = False
+
+
+class Version(Record, frozen=True):
+    """One published adapter of a policy."""
+
+    policy: str
+    version: int
+    epoch: int = 0
+    state: VersionState = VersionState.RESERVED
+    folder: str = ""
+    """One name under `adapters/` in the data folder; on engines the adapter has this name too."""
+    digest: str = ""
+    metrics: bytes = b"{}"
+    probe: bytes = b"null"
+    detail: str = ""
+    """How the probe went, or why the swap failed."""
+    created_ms: int = 0
+
+
+class Policy(Record, frozen=True):
+    """A policy as the ledger knows it: its epoch rises at each rollback; `active` is the version new pins get."""
+
+    policy: str
+    epoch: int = 0
+    active: int = 0
+
+
+class Key(Record, frozen=True):
+    """An API key as stored: never the key itself, only its digest."""
+
+    key_id: str
+    digest: str
+    """SHA-256 (hex) of the key."""
+    tenant: str = DEFAULT
+    scopes: tuple[Scope, ...] = ()
+    label: str = ""
+    created_ms: int = 0
+    expires_ms: int | None = None
+    revoked_ms: int | None = None
+
+
+class EpisodeRow(Record, frozen=True):
+    """An episode as SQL tells it, for reading endpoints; counters are filled when it is archived."""
+
+    head: EpisodeHead
+    state: EpisodeState = EpisodeState.OPEN
+    status: EpisodeStatus | None = None
+    member: int | None = None
+    """Its place in the group."""
+    reward: float | None = None
+    """Effective reward without call rewards; `None` is unscored."""
+    versions: dict[str, int] = {}
+    num_calls: int = 0
+    num_samples: int = 0
+    num_excluded: int = 0
+    num_truncated: int = 0
+    num_raw_tokens: int = 0
+    num_distinct_tokens: int = 0
+    ended_ms: int | None = None
+    archived_ms: int | None = None
+    events: tuple[Event, ...] = ()
+
+
+class Member(Record, frozen=True):
+    """An episode's standing in its group."""
+
+    episode_id: str
+    status: EpisodeStatus | None = None
+    state: EpisodeState = EpisodeState.OPEN
+    reward: float | None = None
+    advantage: float | None = None
+    member: bool = True
+    """Whether it counts in baseline and deviation."""
+    why: str = ""
+    """Where it does not count: `infra_error`, `cancelled`, `unscored` …"""
+
+
+class Group(Record, frozen=True):
+    """(run, task, round): the episodes compared with each other."""
+
+    group_id: str
+    tenant: str
+    run: str
+    task: str
+    round: int
+    size: int
+    state: GroupState = GroupState.OPEN
+    reason: SkipReason | None = None
+    members: tuple[Member, ...] = ()
+    created_ms: int = 0
+
+
+class CallCredit(Record, frozen=True):
+    """The frozen advantage of one call, all of whose choices share it."""
+
+    episode_id: str
+    call_id: str
+    advantage: float
+
+
+class Batch(Record, frozen=True):
+    """What a trainer took for one step: group ids and the credit frozen with them."""
+
+    batch_id: str
+    policy: str
+    step: int
+    epoch: int
+    fence: int
+    group_ids: tuple[str, ...] = ()
+    credit: tuple[CallCredit, ...] = ()
+    state: str = "taken"
+    """`taken`, `trained` or `dropped`."""
+    version: int | None = None
+    """The version this step published."""
+    manifest: bytes = b"null"
+    metrics: bytes = b"{}"
+    created_ms: int = 0
