@@ -1,0 +1,140 @@
+"""Child processes that are started, watched, restarted and stopped in order.
+
+A child that dies before it was ever ready is an error with the end of its log: something must be put right first. One
+that dies later is started again, after a back-off that doubles up to ten seconds. What the children are, and when one
+counts as ready, is said by `local.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+from tracker.errors import SettingsError
+from tracker.types import Record
+
+FIRST_BACKOFF_S: Final = 0.2
+MAX_BACKOFF_S: Final = 10.0
+STEADY_S: Final = 30.0
+"""A child that was up this long starts its back-off anew."""
+POLL_S: Final = 0.1
+TAIL_LINES: Final = 15
+
+
+class Program(Record, frozen=True):
+    """What to start, and how long it may take to start and to stop."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    """Set on top of this process's environment."""
+    start_s: float = 180.0
+    grace_s: float = 15.0
+    advice: str = ""
+    """What a person can do if it does not start."""
+
+
+class StartFailed(SettingsError):
+    """A child ended, or did not become ready in time, when it was started first."""
+
+    code = "start_failed"
+
+
+def tail(log: Path, num_lines: int = TAIL_LINES) -> str:
+    """The last lines of a log."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return "\n".join(lines[-num_lines:])
+
+
+class Child:
+    """One program and the process that runs it now."""
+
+    def __init__(
+        self, program: Program, log: Path, is_ready: Callable[[], Awaitable[bool]], say: Callable[[str], None]
+    ) -> None:
+        self.program = program
+        self.log = log
+        self._is_ready = is_ready
+        self._say = say
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopping = False
+        self.num_restarts = 0
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that runs now; None where none does."""
+        return self._process.pid if self._process and self._process.returncode is None else None
+
+    async def start(self) -> None:
+        """Start it and wait until it is ready."""
+        await self._spawn()
+        deadline = time.monotonic() + self.program.start_s
+        while not await self._is_ready():
+            if self.pid is None:
+                raise self._failure(f"ended at start with code {self._code()}")
+            if time.monotonic() > deadline:
+                raise self._failure(f"was not ready after {self.program.start_s:.0f} s")
+            await asyncio.sleep(POLL_S)
+
+    async def keep(self) -> None:
+        """Start it again whenever it dies, until it is stopped."""
+        backoff_s = FIRST_BACKOFF_S
+        while not self._stopping:
+            started = time.monotonic()
+            if self._process is not None:
+                await self._process.wait()
+            if self._stopping:
+                return
+            backoff_s = FIRST_BACKOFF_S if time.monotonic() - started > STEADY_S else backoff_s
+            self._say(f"{self.program.name} ended with code {self._code()}; starting it again in {backoff_s:.1f} s")
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
+            if not self._stopping:
+                self.num_restarts += 1
+                await self._spawn()
+
+    async def stop(self) -> None:
+        """Ask it to end, wait for its grace, then kill it."""
+        self._stopping = True
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), self.program.grace_s)
+        except TimeoutError:
+            self._say(f"{self.program.name} did not stop within {self.program.grace_s:.0f} s and is killed")
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def _spawn(self) -> None:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "gateway.deathwatch",
+                str(os.getpid()),
+                *self.program.argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.program.env},
+                start_new_session=True,  # Ctrl-C is the supervisor's: it stops its children in order
+            )
+
+    def _code(self) -> int | None:
+        return self._process.returncode if self._process else None
+
+    def _failure(self, what: str) -> StartFailed:
+        return StartFailed(
+            f"{self.program.name} {what}. The end of {self.log}:\n{tail(self.log)}\n{self.program.advice}".rstrip()
+        )
