@@ -1,0 +1,28 @@
+"""What a request needs, in one frozen place: built once in the app's lifespan, handed to the door and to every route."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.auth import KeyRing
+from gateway.engines import EnginePool
+from gateway.lookups import RunCache, VersionBook
+from gateway.settings import GatewaySettings
+from tracker.clock import Clock
+from tracker.store import EpisodeStore, Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Everything behind the gateway's doors."""
+
+    settings: GatewaySettings
+    store: EpisodeStore
+    ledger: Ledger
+    keys: KeyRing
+    engines: EnginePool
+    runs: RunCache
+    versions: VersionBook
+    clock: Clock
+    worker_id: str
+    """Names this process in intents and heartbeats; never used again."""

@@ -1,0 +1,130 @@
+"""What the gateway asks of one engine beside calls: its models, adapters in and out, and scores.
+
+The part of vLLM's API that both vLLM and the embedded engine serve, over httpx. An engine that does not answer, or
+answers with what nobody can read, is `UpstreamFailed`; what follows from it is left to `engines.py` and `hotswap.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import httpx
+import msgspec
+
+from tracker.errors import UpstreamFailed
+from tracker.types import Record
+
+NUM_TOP: Final = 20
+"""Alternatives asked for with each score: the most that vLLM gives by default."""
+TOKEN_ID: Final = "token_id:"  # noqa: S105 - a prefix, no secret
+"""How `return_tokens_as_token_ids` writes a token."""
+NOT_SERVED: Final = frozenset({404, 405, 501})
+
+
+class ModelCard(Record, frozen=True):
+    """One entry of `GET /v1/models`: a base has no parent; an adapter's root is the path it was loaded from."""
+
+    id: str
+    root: str | None = None
+    parent: str | None = None
+
+
+class _ModelList(msgspec.Struct):
+    data: list[ModelCard] = msgspec.field(default_factory=list[ModelCard])
+
+
+class _Alternative(msgspec.Struct):
+    token: str
+    logprob: float
+
+
+class _ChatToken(msgspec.Struct):
+    top_logprobs: list[_Alternative] | None = None
+
+
+class _Logprobs(msgspec.Struct):
+    top_logprobs: list[dict[str, float] | None] | None = None
+    content: list[_ChatToken] | None = None
+
+
+class _Choice(msgspec.Struct):
+    logprobs: _Logprobs | None = None
+
+
+class _Answer(msgspec.Struct):
+    choices: list[_Choice] = msgspec.field(default_factory=list[_Choice])
+
+
+class EngineApi:
+    """Control calls to engines, each by its root URL."""
+
+    def __init__(self, http: httpx.AsyncClient, key: str | None) -> None:
+        self._http = http
+        self._headers = {"authorization": f"Bearer {key}"} if key else {}
+
+    async def list_models(self, url: str) -> tuple[ModelCard, ...]:
+        """All names the engine answers to. An engine without this list (404) has none that we could check."""
+        response = await self._send(url, "GET", "/v1/models", None)
+        if response.status_code in NOT_SERVED:
+            return ()
+        _refuse_failure(url, response)
+        try:
+            return tuple(msgspec.json.decode(response.content, type=_ModelList).data)
+        except msgspec.MsgspecError as error:
+            raise UpstreamFailed(f"{url}/v1/models answered no list of models: {error}") from error
+
+    async def load(self, url: str, name: str, path: str) -> str:
+        """Ask for an adapter under a name; the answer's text. Only the list of models tells whether it is there."""
+        body = {"lora_name": name, "lora_path": path}
+        return (await self._send(url, "POST", "/v1/load_lora_adapter", body)).text[:500]
+
+    async def unload(self, url: str, name: str) -> None:
+        """Drop an adapter; one that is not there is as good as dropped."""
+        response = await self._send(url, "POST", "/v1/unload_lora_adapter", {"lora_name": name})
+        if response.status_code not in (400, 404):
+            _refuse_failure(url, response)
+
+    async def score(self, url: str, model: str, prompt: str | Sequence[int], temperature: float) -> Mapping[str, float]:
+        """Log-probabilities of the likeliest next tokens, by token (`token_id:N` where the engine can say so).
+
+        Empty where the engine gives none. Of the temperature's distribution, if the engine is one to train with.
+        """
+        body: dict[str, Any] = {"model": model, "max_tokens": 1, "temperature": temperature, "seed": 1}
+        body |= {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "return_tokens_as_token_ids": True}
+        given = prompt if isinstance(prompt, str) else list(prompt)
+        plain = await self._send(url, "POST", "/v1/completions", {**body, "prompt": given, "logprobs": NUM_TOP})
+        if plain.status_code not in NOT_SERVED or not isinstance(prompt, str):
+            _refuse_failure(url, plain)
+            return _first_token(url, plain)
+        messages = [{"role": "user", "content": prompt}]
+        asked = {**body, "messages": messages, "logprobs": True, "top_logprobs": NUM_TOP}
+        chat = await self._send(url, "POST", "/v1/chat/completions", asked)
+        _refuse_failure(url, chat)
+        return _first_token(url, chat)
+
+    async def _send(self, url: str, method: str, path: str, body: object) -> httpx.Response:
+        try:
+            return await self._http.request(method, f"{url}{path}", json=body, headers=self._headers)
+        except httpx.HTTPError as error:
+            raise UpstreamFailed(f"The engine at {url} does not answer: {error or type(error).__name__}.") from error
+
+
+def _refuse_failure(url: str, response: httpx.Response) -> None:
+    if response.status_code >= 300:
+        raise UpstreamFailed(f"The engine at {url} answered {response.status_code}: {response.text[:300]}")
+
+
+def _first_token(url: str, response: httpx.Response) -> dict[str, float]:
+    """The alternatives of the first token of an answer, in the form of either endpoint."""
+    try:
+        answer = msgspec.json.decode(response.content, type=_Answer)
+    except msgspec.MsgspecError as error:
+        raise UpstreamFailed(f"The engine at {url} answered no completion: {error}") from error
+    logprobs = answer.choices[0].logprobs if answer.choices else None
+    if logprobs is None:
+        return {}
+    if logprobs.top_logprobs:
+        return logprobs.top_logprobs[0] or {}
+    first = logprobs.content[:1] if logprobs.content else []
+    return {entry.token: entry.logprob for token in first for entry in token.top_logprobs or ()}

@@ -1,0 +1,269 @@
+"""The engines behind the gateway: which are fit for calls, and under which name each serves a version.
+
+An engine gets calls only after it was seen to answer, to score the distribution it samples from, and to serve every
+live version; one that was away is brought up to date first. Which versions are live is decided in `hotswap.py`; how an
+agent's call is sent is left to `upstream.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import msgspec
+
+from gateway.engine_api import EngineApi, ModelCard
+from gateway.scoring import PROMPT, TEMPERATURES, Scoring, judge
+from tracker.errors import SettingsError, Unavailable, UpstreamFailed
+from tracker.settings import PolicySettings
+from tracker.types import Record
+
+LOG: Final = logging.getLogger("hone.engines")
+HOW_TO_SCORE: Final = "start it with --logprobs-mode processed_logprobs"
+
+
+class Fitness(enum.StrEnum):
+    """Whether an engine may get calls."""
+
+    DOWN = "down"
+    REFUSED = "refused"
+    """It answers, and nothing it says could be trained on."""
+    READY = "ready"
+
+
+class EngineState(Record, frozen=True, omit_defaults=False):
+    """What is known of one engine."""
+
+    url: str
+    fitness: Fitness = Fitness.DOWN
+    detail: str = "not asked yet"
+    scoring: Scoring = Scoring.UNKNOWN
+    bases: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    """policy -> the name under which the engine serves its base model."""
+    adapters: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    """Name -> path of each adapter it lists."""
+
+
+class Serving(Record, frozen=True):
+    """A version as engines know it: its adapter's name, where it lies and what it is. Version 0 has no adapter."""
+
+    policy: str
+    version: int
+    name: str = ""
+    path: str = ""
+    digest: str = ""
+
+
+class Placement(Record, frozen=True):
+    """Where a call goes."""
+
+    engine: str
+    """Root URL."""
+    model: str
+    """The name to ask for there."""
+    digest: str
+    """SHA-256 of the adapter, empty for version 0."""
+
+
+class EnginePool:
+    """All engines, by root URL."""
+
+    def __init__(self, urls: Sequence[str], policies: Sequence[PolicySettings], api: EngineApi) -> None:
+        self._api = api
+        self._policies = tuple(policies)
+        self._states = {url: EngineState(url=url) for url in urls}
+        self._locks = {url: asyncio.Lock() for url in urls}
+        self._live: dict[str, str] = {}
+        self._in_flight: Counter[tuple[str, str]] = Counter()
+
+    @property
+    def api(self) -> EngineApi:
+        return self._api
+
+    def states(self) -> tuple[EngineState, ...]:
+        return tuple(self._states.values())
+
+    def ready(self) -> tuple[EngineState, ...]:
+        return tuple(state for state in self._states.values() if state.fitness is Fitness.READY)
+
+    def num_in_flight(self, model: str) -> int:
+        """Calls of this worker that a model name is answering now, on all engines."""
+        return sum(count for (_, name), count in self._in_flight.items() if name == model)
+
+    @contextmanager
+    def in_flight(self, placement: Placement) -> Generator[None]:
+        """Count a call while it runs, so that load is spread and its version is not retired."""
+        key = (placement.engine, placement.model)
+        self._in_flight[key] += 1
+        try:
+            yield
+        finally:
+            self._in_flight[key] -= 1
+            if not self._in_flight[key]:
+                del self._in_flight[key]
+
+    def suggest(self) -> str:
+        """The engine a new episode should go to: the ready one with the fewest calls, else any that may come back."""
+        candidates = self.ready() or [s for s in self._states.values() if s.fitness is Fitness.DOWN]
+        if not candidates:
+            reasons = "; ".join(f"{state.url}: {state.detail}" for state in self._states.values())
+            raise Unavailable(f"No engine is fit for calls. {reasons}")
+        return min(candidates, key=lambda state: self._load_of(state.url)).url
+
+    async def place(self, serving: Serving, preferred: str | None) -> Placement:
+        """The engine and the name for a call; the preferred engine as long as it is fit.
+
+        An engine that is down is asked once more before the call is given up (`UpstreamFailed`); one that does not
+        list the version is made to load it.
+        """
+        url = preferred if preferred in self._states and self._is_fit(preferred) else self.suggest()
+        state = self._states[url]
+        if state.fitness is not Fitness.READY:
+            state = await self.look_at(url)
+        if serving.version and state.adapters.get(serving.name) != serving.path:
+            await self.load(url, serving)
+        model = serving.name if serving.version else state.bases.get(serving.policy, "")
+        if not model:
+            raise UpstreamFailed(f"The engine at {url} does not serve the base model of policy {serving.policy}.")
+        return Placement(engine=url, model=model, digest=serving.digest)
+
+    async def look(self, live: Sequence[Serving]) -> None:
+        """See to every engine: is it there, fit, and does it serve exactly the live versions."""
+        self._live = {serving.name: serving.path for serving in live if serving.version}
+        await asyncio.gather(*(self._look_or_note(url) for url in self._states))
+
+    async def look_at(self, url: str) -> EngineState:
+        """Ask one engine and bring it up to date; raises `UpstreamFailed`, and `SettingsError` if it is not fit."""
+        async with self._locks[url]:
+            before = self._states[url]
+            try:
+                after = await self._look(before)
+            except UpstreamFailed as error:
+                self._note(EngineState(url=url, fitness=Fitness.DOWN, detail=error.message))
+                raise
+            except SettingsError as error:
+                self._note(EngineState(url=url, fitness=Fitness.REFUSED, detail=error.message))
+                raise
+            self._note(after)
+            return after
+
+    async def load(self, url: str, serving: Serving) -> None:
+        """Load a version and see that the engine lists it with our path; at once done if it does already."""
+        async with self._locks[url]:
+            said = ""
+            adapters = adapters_of(await self._api.list_models(url))
+            if adapters.get(serving.name) != serving.path:
+                said = await self._api.load(url, serving.name, serving.path)
+                adapters = adapters_of(await self._api.list_models(url))
+            self._update_adapters(url, adapters)
+        if adapters.get(serving.name) != serving.path:
+            listed = adapters.get(serving.name)
+            seen = f"it lists another path, {listed}" if listed else f"it does not list it; it said: {said}"
+            raise UpstreamFailed(f"The engine at {url} did not load {serving.name}: {seen}")
+
+    async def unload(self, url: str, name: str) -> None:
+        """Drop an adapter from one engine."""
+        async with self._locks[url]:
+            await self._api.unload(url, name)
+            rest = {known: path for known, path in self._states[url].adapters.items() if known != name}
+            self._update_adapters(url, rest)
+
+    async def _look_or_note(self, url: str) -> None:
+        try:
+            await self.look_at(url)
+        except (UpstreamFailed, SettingsError):
+            return  # noted in its state, which readiness and GET /v1/engines show
+
+    async def _look(self, before: EngineState) -> EngineState:
+        cards = await self._api.list_models(before.url)
+        bases = resolve_bases(cards, self._policies)
+        adapters = adapters_of(cards)
+        scoring = before.scoring
+        if before.fitness is not Fitness.READY:
+            scoring = await self._check_scoring(before.url, next(iter(bases.values())))
+        for name, path in self._live.items():
+            if adapters.get(name) != path:
+                await self._api.load(before.url, name, path)
+                adapters = adapters_of(await self._api.list_models(before.url))
+        missing = [name for name, path in self._live.items() if adapters.get(name) != path]
+        if missing:
+            raise UpstreamFailed(f"The engine at {before.url} does not load {', '.join(missing)}.")
+        return EngineState(
+            url=before.url, fitness=Fitness.READY, detail="", scoring=scoring, bases=bases, adapters=adapters
+        )
+
+    async def _check_scoring(self, url: str, base: str) -> Scoring:
+        """Two scored completions at two temperatures; raises `SettingsError` for an engine of no use in training."""
+        one, other = [await self._api.score(url, base, PROMPT, temperature) for temperature in TEMPERATURES]
+        scoring = judge(one, other)
+        if scoring is Scoring.UNSCALED:
+            raise SettingsError(
+                f"HONE_ENGINES: {url} reports log-probabilities that are not those of the distribution it samples from "
+                f"(not processed_logprobs); {HOW_TO_SCORE}."
+            )
+        if scoring is Scoring.UNKNOWN:
+            LOG.warning("%s gives no alternatives with its log-probabilities; they could not be checked", url)
+        return scoring
+
+    def _is_fit(self, url: str) -> bool:
+        return self._states[url].fitness is Fitness.READY or not self.ready()
+
+    def _load_of(self, url: str) -> int:
+        return sum(count for (engine, _), count in self._in_flight.items() if engine == url)
+
+    def _update_adapters(self, url: str, adapters: Mapping[str, str]) -> None:
+        state = self._states[url]
+        self._states[url] = EngineState(
+            url=url,
+            fitness=state.fitness,
+            detail=state.detail,
+            scoring=state.scoring,
+            bases=state.bases,
+            adapters=dict(adapters),
+        )
+
+    def _note(self, state: EngineState) -> None:
+        before = self._states[state.url]
+        if (before.fitness, before.detail) != (state.fitness, state.detail):
+            LOG.log(
+                logging.INFO if state.fitness is Fitness.READY else logging.WARNING,
+                "engine %s is %s%s",
+                state.url,
+                state.fitness,
+                f": {state.detail}" if state.detail else "",
+            )
+        self._states[state.url] = state
+
+
+def adapters_of(cards: Sequence[ModelCard]) -> dict[str, str]:
+    """Name -> path of the adapters in a list of models."""
+    return {card.id: card.root or "" for card in cards if card.parent}
+
+
+def resolve_bases(cards: Sequence[ModelCard], policies: Sequence[PolicySettings]) -> dict[str, str]:
+    """policy -> the engine's name for its base: the name itself, the name of its path, or the only one there is.
+
+    Raises `SettingsError` if the engine serves no policy's base model.
+
+    >>> resolve_bases([ModelCard(id="b", root="/m")], [PolicySettings(name="solver", model="/m")])
+    {'solver': 'b'}
+    """
+    bases = [card for card in cards if not card.parent]
+    if not cards:
+        return {policy.name: policy.model for policy in policies}
+    found: dict[str, str] = {}
+    for policy in policies:
+        named = [card.id for card in bases if card.id == policy.model]
+        rooted = [card.id for card in bases if card.root == policy.model]
+        only = [bases[0].id] if len(bases) == 1 and len(policies) == 1 else []
+        if named or rooted or only:
+            found[policy.name] = (named or rooted or only)[0]
+    if not found:
+        listed = ", ".join(card.id for card in bases)
+        raise SettingsError(f"HONE_POLICIES: the engine serves {listed or 'nothing'}; write one of these as the model.")
+    return found

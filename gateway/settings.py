@@ -1,0 +1,118 @@
+"""The gateway's settings: where it listens, which engines it stands before, and its limits.
+
+One frozen tree a process, from `HONE_X` variables and `hone.toml` (see `tracker/settings.py`, which owns the part that
+all processes share). A name in the file that nobody knows is refused: a typing error never becomes a silent default.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator
+
+from tracker.errors import SettingsError
+from tracker.settings import PREFIX, Settings, StoreSettings, read_settings, stores_of, validated
+
+OTHER_TABLES: Final = frozenset({"trainer", "engine", "local"})
+"""Tables of `hone.toml` that other processes read."""
+DEFAULT_ENGINE: Final = "http://127.0.0.1:8610"
+"""Where `hone engine` listens unless told otherwise."""
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+class GatewaySettings(Settings):
+    """Everything the gateway is told."""
+
+    stores: StoreSettings
+    host: str = "127.0.0.1"
+    port: int = Field(default=8600, ge=0, le=65535)
+    public_url: str = ""
+    """What agents' base URLs are built from; by default the address it listens on. Never the Host header."""
+    engines: tuple[str, ...] = (DEFAULT_ENGINE,)
+    """Root URLs of engines, without `/v1`."""
+    engine_key: str | None = None
+    workers: int = Field(default=1, ge=1, le=64)
+    max_body_bytes: int = Field(default=32 * 2**20, ge=1024)
+    max_choices: int = Field(default=8, ge=1)
+    """The cap of `n`."""
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    """Cap of an answer's length; `None` leaves it to the engine."""
+    body_timeout_s: float = Field(default=30.0, gt=0)
+    """How long a client may take to send its body."""
+    call_timeout_s: float = Field(default=600.0, gt=0)
+    """A call without an end by then is lost."""
+    record_timeout_s: float = Field(default=10.0, gt=0)
+    """How long a held event waits for its record."""
+    sweep_interval_s: float = Field(default=0.5, gt=0)
+    poll_interval_s: float = Field(default=2.0, gt=0)
+    """Between two looks at each engine."""
+    engine_timeout_s: float = Field(default=60.0, gt=0)
+    """For control calls: loading an adapter, scoring a probe."""
+    shutdown_s: int = Field(default=15, ge=0)
+    """How long calls in flight may go on once the gateway is told to stop."""
+
+    @field_validator("engines", mode="before")
+    @classmethod
+    def _split_engines(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+
+    @field_validator("engines")
+    @classmethod
+    def _engines_are_roots(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        if not urls:
+            raise ValueError("name at least one engine, as http://HOST:PORT")
+        return tuple(dict.fromkeys(_root_url(url) for url in urls))
+
+    @field_validator("public_url")
+    @classmethod
+    def _public_url_is_a_root(cls, url: str) -> str:
+        return _root_url(url) if url else url
+
+    @property
+    def base_url(self) -> str:
+        """What agents are told, without `/v1`."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return self.public_url or f"http://{host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach the gateway."""
+        return self.host in LOOPBACK or self.host.startswith("127.")
+
+
+def load(env: Mapping[str, str], cwd: Path) -> GatewaySettings:
+    """Read and check everything; raises `SettingsError` naming what is wrong and what would work."""
+    tree = read_settings(env, cwd)
+    own = set(GatewaySettings.model_fields) - {"stores"}
+    _refuse_unknown_names(tree, own | set(StoreSettings.model_fields) | OTHER_TABLES, env)
+    fields: dict[str, Any] = {name: value for name, value in tree.items() if name in own}
+    settings = validated(GatewaySettings, {**fields, "stores": stores_of(tree, cwd)})
+    if not settings.stores.policies:
+        raise SettingsError('HONE_POLICIES: name at least one policy, as "solver=MODEL", or [[policies]] in hone.toml.')
+    return settings
+
+
+def _refuse_unknown_names(tree: Mapping[str, Any], known: set[str], env: Mapping[str, str]) -> None:
+    """Only names from the file: other programs may have variables that begin with `HONE_`."""
+    for name in sorted(set(tree) - known):
+        if f"{PREFIX}{name.upper()}" not in env:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; it knows {', '.join(sorted(known))}."
+            raise SettingsError(f"hone.toml: there is no setting {name!r}{hint}")
+
+
+def _root_url(url: str) -> str:
+    """A URL with scheme and host, without a trailing slash or `/v1`."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError(f"write http://HOST:PORT instead of {url!r}")
+    root = url.rstrip("/")
+    if root.endswith("/v1"):
+        raise ValueError(f"write the root URL {root.removesuffix('/v1')}, without /v1")
+    return root
