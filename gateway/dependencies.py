@@ -1,4 +1,4 @@
-"""What a request needs, in one frozen place: built once in the app's lifespan, handed to the door and to every route."""
+"""What a request needs, in one frozen place: built once in the lifespan, handed to the door and to every route."""
 
 from __future__ import annotations
 

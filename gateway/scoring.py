@@ -32,9 +32,9 @@ class Scoring(enum.StrEnum):
 def judge(one: Mapping[str, float], other: Mapping[str, float]) -> Scoring:
     """Compare the scores of the same prompt at the two temperatures.
 
-    >>> judge({"a": -0.1, "b": -2.1}, {"a": -0.4, "b": -1.4})
+    >>> judge({"a": -0.2, "b": -2.2}, {"a": -0.4, "b": -1.4})
     <Scoring.PROCESSED: 'processed'>
-    >>> judge({"a": -0.1, "b": -2.1}, {"a": -0.1, "b": -2.1})
+    >>> judge({"a": -0.2, "b": -2.2}, {"a": -0.2, "b": -2.2})
     <Scoring.UNSCALED: 'unscaled'>
     """
     if not (_is_distribution(one) and _is_distribution(other)):
