@@ -1,0 +1,174 @@
+"""LoRA adapters on disk and in the model: checking a folder before it touches anything, adding, choosing, removing.
+
+The rule: an adapter is served exactly or not at all. Every tensor of its file must land on a linear layer that its
+configuration names and every such layer must have its tensors, or it is refused and nothing has changed; after loading,
+the weights in the model are compared with the file once more. `ModelAdapters` is used by the model's one thread only.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel
+from peft.tuners.tuners_utils import check_target_module_exists
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from transformers import PreTrainedModel
+
+from tracker.errors import BadRequest, NotFound
+
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+_UNSERVED = ("use_dora", "lora_bias", "modules_to_save", "rank_pattern", "alpha_pattern", "target_parameters")
+_UNSERVED_TOO = (
+    "trainable_token_indices",
+    "layer_replication",
+    "exclude_modules",
+    "use_qalora",
+    "alora_invocation_tokens",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """The shape of one layer that an adapter may be on."""
+
+    num_in: int
+    num_out: int
+
+
+def linear_layers(model: PreTrainedModel) -> dict[str, Linear]:
+    """Name the layers an adapter may be on: all linear ones but the head, whose adapters engines cannot serve."""
+    head = model.get_output_embeddings()
+    return {
+        name: Linear(module.in_features, module.out_features)
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and module is not head
+    }
+
+
+def check_adapter(folder: Path, layers: Mapping[str, Linear], max_rank: int) -> None:
+    """Raise what is wrong with an adapter folder; reads the configuration and the header of the weights."""
+    if not folder.is_dir():
+        raise NotFound(f"No adapter found for {folder}: there is no such folder", param="lora_path")
+    for name in (CONFIG_FILE, WEIGHTS_FILE):
+        if not (folder / name).is_file():
+            raise _bad(folder, f"it has no {name}")
+    config = _read_config(folder)
+    if config.r > max_rank:
+        raise _bad(folder, f"its rank {config.r} is greater than --max-lora-rank {max_rank}")
+    targets = {name for name in layers if check_target_module_exists(config, name)}
+    if not targets:
+        raise _bad(folder, f"its target_modules {config.target_modules} name no linear layer of the model")
+    _check_tensors(folder, {name: layers[name] for name in targets}, config.r)
+
+
+def _read_config(folder: Path) -> LoraConfig:
+    try:
+        raw: Any = json.loads((folder / CONFIG_FILE).read_bytes())
+    except ValueError as error:
+        raise _bad(folder, f"its {CONFIG_FILE} is no JSON: {error}") from error
+    if not isinstance(raw, dict) or raw.get("peft_type") != "LORA":
+        raise _bad(folder, "its peft_type is not LORA")
+    for name in (*_UNSERVED, *_UNSERVED_TOO):
+        if raw.get(name):
+            raise _bad(folder, f"it uses {name}, which the engine does not serve; train without it")
+    if raw.get("bias", "none") != "none":
+        raise _bad(folder, "it has a bias, which the engine does not serve; train with bias='none'")
+    if not isinstance(raw.get("r"), int) or raw["r"] < 1:
+        raise _bad(folder, "its rank r is not a positive number")
+    try:
+        config = LoraConfig.from_pretrained(str(folder))
+    except (TypeError, ValueError) as error:
+        raise _bad(folder, f"its {CONFIG_FILE} is not understood: {error}") from error
+    assert isinstance(config, LoraConfig)
+    return config
+
+
+def _check_tensors(folder: Path, targets: Mapping[str, Linear], rank: int) -> None:
+    expected: dict[str, list[int]] = {}
+    for name, layer in targets.items():
+        expected[f"{_PREFIX}{name}.lora_A.weight"] = [rank, layer.num_in]
+        expected[f"{_PREFIX}{name}.lora_B.weight"] = [layer.num_out, rank]
+    found = _shapes(folder)
+    strange = sorted(found.keys() - expected.keys())
+    if strange:
+        raise _bad(folder, f"its tensor {strange[0]} lands on no layer that its target_modules name")
+    missing = sorted(expected.keys() - found.keys())
+    if missing:
+        raise _bad(folder, f"its weights lack {missing[0]}, which its target_modules name")
+    for key, shape in expected.items():
+        if found[key] != shape:
+            raise _bad(folder, f"its tensor {key} has the shape {found[key]}, the model and the rank ask for {shape}")
+
+
+def _shapes(folder: Path) -> dict[str, list[int]]:
+    try:
+        with safe_open(folder / WEIGHTS_FILE, framework="pt") as file:
+            return {key: list(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise _bad(folder, f"its {WEIGHTS_FILE} cannot be read: {error}") from error
+
+
+def _bad(folder: Path, why: str) -> BadRequest:
+    return BadRequest(f"The adapter in {folder} cannot be loaded: {why}", param="lora_path")
+
+
+class ModelAdapters:
+    """The adapters inside the model, and which one is on."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._base = model
+        self._wrapped: PeftModel | None = None
+        self._names: dict[str, str] = {}
+        self._active: str | None = None
+        self._num_loaded = 0
+
+    def add(self, name: str, folder: Path) -> None:
+        """Put a checked adapter into the model. Nothing is on afterwards that was not on before."""
+        self._num_loaded += 1
+        # peft uses names as module keys, where dots mean something: ours are its, theirs are not.
+        inner = f"lora{self._num_loaded}"
+        if self._wrapped is None:
+            self._wrapped = PeftModel.from_pretrained(self._base, str(folder), adapter_name=inner)
+        else:
+            self._wrapped.load_adapter(str(folder), adapter_name=inner)
+        self._wrapped.eval().requires_grad_(False)
+        self._names[name] = inner
+        self._active = None
+        self._wrapped.base_model.disable_adapter_layers()
+        if not self._holds(inner, folder):
+            self.remove(name)
+            raise _bad(folder, "its weights did not land in the model as they are in the file")
+
+    def _holds(self, inner: str, folder: Path) -> bool:
+        """Whether the model's weights of an adapter equal the file's, number by number."""
+        assert self._wrapped is not None
+        modules = dict(self._wrapped.named_parameters())
+        for key, tensor in load_file(folder / WEIGHTS_FILE).items():
+            held = modules.get(key.removesuffix(".weight") + f".{inner}.weight")
+            if held is None or not torch.equal(held, tensor.to(held.dtype)):
+                return False
+        return True
+
+    def use(self, name: str | None) -> None:
+        """Switch to an adapter, or to the bare base model for None."""
+        if name == self._active:
+            return
+        assert self._wrapped is not None
+        if name is None:
+            self._wrapped.base_model.disable_adapter_layers()
+        else:
+            self._wrapped.base_model.enable_adapter_layers()
+            self._wrapped.set_adapter(self._names[name], inference_mode=True)
+        self._active = name
+
+    def remove(self, name: str) -> None:
+        assert self._wrapped is not None
+        self.use(None)
+        self._wrapped.delete_adapter(self._names.pop(name))
+        self._wrapped.base_model.disable_adapter_layers()
