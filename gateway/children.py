@@ -12,7 +12,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,7 @@ STEADY_S: Final = 30.0
 """A child that was up this long starts its back-off anew."""
 POLL_S: Final = 0.1
 TAIL_LINES: Final = 15
+DEATHWATCH: Final = Path(__file__).with_name("deathwatch.py")
 
 
 class Program(Record, frozen=True):
@@ -33,7 +34,8 @@ class Program(Record, frozen=True):
     name: str
     argv: tuple[str, ...]
     env: dict[str, str]
-    """Set on top of this process's environment."""
+    """All of its environment."""
+    cwd: str
     start_s: float = 180.0
     grace_s: float = 15.0
     advice: str = ""
@@ -44,6 +46,11 @@ class StartFailed(SettingsError):
     """A child ended, or did not become ready in time, when it was started first."""
 
     code = "start_failed"
+
+
+def ends_with_parent(argv: Sequence[str]) -> tuple[str, ...]:
+    """The command, so started that it ends when this process does, however that ends."""
+    return (sys.executable, "-I", str(DEATHWATCH), str(os.getpid()), *argv)
 
 
 def tail(log: Path, num_lines: int = TAIL_LINES) -> str:
@@ -119,15 +126,12 @@ class Child:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "gateway.deathwatch",
-                str(os.getpid()),
-                *self.program.argv,
+                *ends_with_parent(self.program.argv),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **self.program.env},
+                env=self.program.env,
+                cwd=self.program.cwd,
                 start_new_session=True,  # Ctrl-C is the supervisor's: it stops its children in order
             )
 

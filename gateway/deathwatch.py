@@ -1,4 +1,4 @@
-"""Turns itself into another program that ends when its parent does: `python -m gateway.deathwatch PARENT COMMAND ...`.
+"""Turns itself into another program that ends when its parent does: `python -I deathwatch.py PARENT COMMAND ...`.
 
 A supervisor that is killed with -9 cannot stop its children. So each is started through this: it asks the kernel for
 SIGTERM at the parent's death and then executes the command in its own place. Linux only; elsewhere the command is

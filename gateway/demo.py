@@ -1,177 +1,140 @@
 """`hone demo`: an agent that knows nothing of Hone gets better, on this machine, from one command.
 
-The driver starts episodes over REST, hands the agent's environment to the agent, scores what came back and posts the
-reward; Hone does the rest. It plays held-out tasks at version 0, lets the trainer take its steps, and plays the same
-tasks again at the version that is live then. Everything lies in a data folder of its own, wiped at each start. The
-task is in `demo_task.py`, the figures are told by `demo_report.py`, the processes are started by `local.py`.
+It starts redis-server, engine, gateway and trainer in a data folder of its own (wiped at each start, but for the
+converted model), plays held-out tasks at version 0, lets the trainer take its steps on other tasks, plays the same
+held-out tasks again, and tells what came of it. The task is in `demo_task.py`, the playing in `demo_driver.py`, the
+figures in `demo_report.py`; the agent is `examples/lookup_agent.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import shutil
+import socket
+import subprocess
+import sys
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final
 
-from gateway.client import Client, RequestFailed
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from gateway.client import Client
 from gateway.demo_agents import Agents
-from gateway.demo_report import GroupPoint, Scores
-from gateway.demo_task import Task, score
-from tracker.errors import HoneError
-from tracker.types import Record
+from gateway.demo_driver import GROUP_SIZE, GROUPS_PER_STEP, POLICY, TRAIN_RUN, Driver, Training, evaluate
+from gateway.demo_report import Summary, TrainingFigures, summarise, tell, to_json
+from gateway.demo_task import held_out_tasks, training_tasks
+from gateway.local import LocalStack, local_stack
+from gateway.local_plan import SOURCE_ROOT, plan_local
+from tracker.errors import SettingsError
+from tracker.types import Record, Scope
 
-POLICY: Final = "solver"
-TRAIN_RUN: Final = "demo"
-GROUP_SIZE: Final = 8
-GROUPS_PER_STEP: Final = 4
-MAX_OPEN_GROUPS: Final = 2 * GROUPS_PER_STEP
-"""One step's worth being trained, one being played: more would only become stale."""
-SETTLED: Final = frozenset({"trained", "skipped"})
-STALL_S: Final = 300.0
-POLL_S: Final = 1.0
-
-
-class DemoFailed(HoneError):
-    """The demo could not be brought to its end; the message says what was seen and where the logs are."""
+TEMPERATURE: Final = 1.0
+NUM_AT_ONCE: Final = 32
+KEPT: Final = "models"
+MARKER: Final = ".hone-demo"
+"""Only a folder with this file, or an empty one, is ever wiped."""
 
 
-class Progress(Protocol):
-    """Where the driver tells how far it is."""
+class DemoSettings(Record, frozen=True):
+    """What `hone demo` was asked for."""
 
-    def tell(self, name: str, done: int, total: int, note: str = "") -> None: ...
-
-
-class Driver(Record, frozen=True):
-    """Everything that playing needs: the gateway by key, the agent, and where progress is told."""
-
-    starter: Client
-    """With an agent key: starts episodes."""
-    scorer: Client
-    """With a reward key: the agent could not score itself."""
-    reader: Client
-    agents: Agents
-    progress: Progress
-    seed: int
+    data_dir: Path
+    model: str = "smollm2"
+    seed: int = 0
+    steps: int = 10
+    held_out_times: int = 4
+    """How often each held-out word is asked for, before and after."""
+    json_path: Path | None = None
 
 
-async def play(driver: Driver, run: str, task: Task, attempt: int, version: int | None = None) -> float | None:
-    """One episode: start it, have it played, score it. None where it broke for a cause that is not the model's."""
-    job = f"{run}-{driver.seed}-{task.name.replace('/', '-')}-{attempt}"
-    fields = {} if version is None else {"version": version}
-    episode = await driver.starter.start_episode(
-        task.name, run=run, policy=POLICY, idempotency_key=job, metadata={"item": task.item}, **fields
-    )
-    outcome = await driver.agents.play(job, task, episode["env"])
-    if outcome.error is not None:
-        await driver.starter.finish(episode["episode_id"], "infra_error")
-        return None
-    value = score(task, outcome.turns)
-    await driver.scorer.reward(episode["episode_id"], value, idempotency_key=job)
-    return value
+class ShownProgress:
+    """Tells the driver's progress as bars."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._bars: dict[str, TaskID] = {}
+
+    def tell(self, name: str, done: int, total: int, note: str = "") -> None:
+        if name not in self._bars:
+            self._bars[name] = self._progress.add_task(name, total=total, note="")
+        self._progress.update(self._bars[name], completed=done, note=note)
 
 
-async def evaluate(driver: Driver, name: str, tasks: Sequence[Task], version: int) -> Scores:
-    """Play each task once at one fixed version, without training on it; scores by item."""
-    run = name.replace(" ", "-")
-    await driver.reader.create_run(run, mode="eval")
-    scores: dict[str, list[float]] = defaultdict(list)
-    num_done = 0
-
-    async def one(task: Task) -> None:
-        nonlocal num_done
-        value = await play(driver, run, task, 0, version)
-        num_done += 1
-        if value is not None:
-            scores[task.item].append(value)
-        num_won = sum(value == 1.0 for values in scores.values() for value in values)
-        driver.progress.tell(name, num_done, len(tasks), f"{num_won} solved")
-
-    driver.progress.tell(name, 0, len(tasks))
-    async with asyncio.TaskGroup() as group:
-        for task in tasks:
-            group.create_task(one(task))
-    return scores
+async def run_demo(settings: DemoSettings, env: Mapping[str, str], console: Console) -> Summary:
+    """Play the whole demo; the summary is also printed, and written where it was asked for."""
+    started = time.monotonic()
+    script = agent_script()
+    cwd = prepare_folder(settings)
+    plan = plan_local(clean_env(env), cwd, [free_port()])
+    console.print(f"Hone demo: model {settings.model}, seed {settings.seed}, data in {settings.data_dir}")
+    async with local_stack(plan, lambda line: console.print(line, style="dim", highlight=False)) as stack:
+        summary = await _play(settings, stack, script, console, started)
+    tell(summary, console)
+    return summary
 
 
-async def active_version(reader: Client) -> int:
-    """The version that new episodes get."""
-    return next(int(item["active"]) for item in await reader.policies() if item["policy"] == POLICY)
+async def _play(
+    settings: DemoSettings, stack: LocalStack, script: Path, console: Console, started: float
+) -> Summary:
+    columns = (TextColumn("{task.description:18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    held_out = held_out_tasks(settings.seed, settings.held_out_times)
+    async with (
+        stack.client(Scope.AGENT) as starter,
+        stack.client(Scope.REWARD) as scorer,
+        stack.client(Scope.ADMIN) as admin,
+        Agents(script, settings.data_dir / "logs" / "agents.log", NUM_AT_ONCE) as agents,
+    ):
+        with Progress(*columns, TextColumn("{task.fields[note]}"), console=console) as progress:
+            driver = Driver(starter, scorer, admin, agents, ShownProgress(progress), settings.seed)
+            before = await evaluate(driver, "held-out before", held_out, 0)
+            training = Training(driver, training_tasks(settings.seed), settings.steps)
+            version = await training.run()
+            after = await evaluate(driver, "held-out after", held_out, version)
+        figures = await training_figures(admin, version)
+    facts = {
+        "seconds": time.monotonic() - started,
+        "model": settings.model,
+        "seed": settings.seed,
+        "temperature": TEMPERATURE,
+    }
+    return summarise(before, after, figures, training.points, facts)
 
 
-class Training:
-    """Plays groups while the trainer trains, until enough versions are live.
-
-    Playing overlaps training: a group starts as soon as one settles, and no group waits for another.
-    """
-
-    def __init__(self, driver: Driver, tasks: Iterator[Task], num_steps: int) -> None:
-        self._driver = driver
-        self._tasks = tasks
-        self._num_steps = num_steps
-        self._playing: set[asyncio.Task[None]] = set()
-        self._num_started = 0
-        self.points: list[GroupPoint] = []
-
-    async def run(self) -> int:
-        """Returns the version that was live at the end."""
-        version, changed = 0, time.monotonic()
-        while version < self._num_steps:
-            await self._fill()
-            if self._playing:
-                await asyncio.wait(self._playing, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
-            else:
-                await asyncio.sleep(POLL_S)
-            self._reap()
-            now = await active_version(self._driver.reader)
-            version, changed = (now, time.monotonic()) if now != version else (version, changed)
-            if time.monotonic() - changed > STALL_S:
-                raise DemoFailed(f"No version after {version} within {STALL_S:.0f} s.")
-            self._tell(version)
-        await asyncio.gather(*self._playing)
-        return version
-
-    async def _fill(self) -> None:
-        states = [group["state"] async for group in self._driver.reader.groups(TRAIN_RUN)]
-        num_settled = sum(state in SETTLED for state in states)
-        while self._num_started - num_settled < MAX_OPEN_GROUPS:
-            self._num_started += 1
-            self._playing.add(asyncio.create_task(self._play_group(next(self._tasks))))
-
-    def _reap(self) -> None:
-        for done in [task for task in self._playing if task.done()]:
-            self._playing.discard(done)
-            done.result()
-
-    async def _play_group(self, task: Task) -> None:
-        version = await active_version(self._driver.reader)
-        async with asyncio.TaskGroup() as group:
-            attempts = [group.create_task(self._attempt(task, number)) for number in range(GROUP_SIZE)]
-        scores = [value for attempt in attempts if (value := attempt.result()) is not None]
-        if scores:
-            solved = sum(value == 1.0 for value in scores) / len(scores)
-            self.points.append(GroupPoint(version=version, reward=sum(scores) / len(scores), solved=solved))
-
-    async def _attempt(self, task: Task, number: int) -> float | None:
-        """One member; where it breaks, its place is taken again once, so that the group can fill."""
-        value = await play(self._driver, TRAIN_RUN, task, number)
-        return value if value is not None else await play(self._driver, TRAIN_RUN, task, number + GROUP_SIZE)
-
-    def _tell(self, version: int) -> None:
-        recent = self.points[-MAX_OPEN_GROUPS:]
-        note = f"reward {sum(point.reward for point in recent) / len(recent):.2f}" if recent else ""
-        self._driver.progress.tell("training", version, self._num_steps, note)
-
-
-async def episodes_of(reader: Client, run: str) -> list[dict[str, object]]:
-    """Every episode of a run, with its counts."""
-    return [item async for item in reader.episodes(run)]
+async def training_figures(reader: Client, version: int) -> TrainingFigures:
+    """What the reading endpoints say of the training run."""
+    episodes = [item async for item in reader.episodes(TRAIN_RUN)]
+    batches = [item async for item in reader.batches()]
+    raise NotImplementedError
 
 
 def agent_script() -> Path:
     """The agent of the demo, which lies in the checkout, outside of the packages."""
-    script = Path(__file__).resolve().parents[1] / "examples" / "lookup_agent.py"
+    script = SOURCE_ROOT / "examples" / "lookup_agent.py"
     if not script.exists():
-        raise RequestFailed(500, f"{script} is missing: `hone demo` runs from a checkout of the repository.")
+        raise SettingsError(f"{script} is missing: `hone demo` runs from a checkout of the repository (make demo).")
     return script
+
+
+def prepare_folder(settings: DemoSettings) -> Path:
+    """An empty data folder with the demo's `hone.toml`; only the converted model is kept from the last time."""
+    folder = settings.data_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    marker = folder / MARKER
+    if any(folder.iterdir()) and not marker.exists():
+        raise SettingsError(f"{folder} holds something else: give `hone demo` a folder of its own with --data-dir.")
+    marker.touch()
+    for entry in folder.iterdir():
+        if entry.name not in (KEPT, MARKER):
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+    (folder / "hone.toml").write_text(settings_file(settings))
+    return folder
+
+
+def clean_env(env: Mapping[str, str], data_dir: Path) -> dict[str, str]:
+    """The environment without anyone's `HONE_*`: the demo is the same wherever it runs."""
+    kept = {name: value for name, value in env.items() if not name.startswith("HONE_")}
+    return kept | {"HONE_DATA_DIR": str(data_dir), "HONE_PORT": str(free_port())}

@@ -7,13 +7,13 @@ agent, and nothing else of Hone. If the process ends, the jobs it had are report
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
+from gateway.children import ends_with_parent
 from gateway.demo_task import Outcome, Task
 
 
@@ -32,14 +32,7 @@ class Agents:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "gateway.deathwatch",
-                str(os.getpid()),
-                sys.executable,
-                str(self._script),
-                "--worker",
-                str(self._num_at_once),
+                *ends_with_parent((sys.executable, str(self._script), "--worker", str(self._num_at_once))),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
