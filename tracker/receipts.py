@@ -1,0 +1,102 @@
+"""What proves that a training row is what the engine saw: a receipt for every call, and the chain over an episode.
+
+A receipt holds SHA-256 digests of prompt ids, sampled ids and log-probabilities beside the identity of what sampled
+them. It proves identity of tokens, context and version, and nothing else: not that an engine computed honestly.
+Equal calls have equal receipts on every machine: numbers are packed little-endian at a fixed width, parts carry their
+length, so no two different calls share an encoding. Reading, storing and checking receipts is left to others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from tracker.types import Call, Record, Sampling
+
+_RECEIPT_DOMAIN: Final = b"hone/receipt/1"
+_CHAIN_DOMAIN: Final = b"hone/chain/1"
+
+
+class Receipt(Record, frozen=True):
+    """What one call was, in digests of 32 bytes each."""
+
+    call_id: str
+    policy: str | None
+    version: int
+    adapter_digest: str
+    prompt_digest: bytes
+    choices: tuple[tuple[bytes, bytes], ...]
+    """(digest of sampled ids, digest of log-probabilities), in the order of the call's choices."""
+    sampling_digest: bytes
+    engine: str
+
+
+def receipt_of(call: Call) -> Receipt:
+    """The receipt of a call, whatever became of it: an excluded call has one too."""
+    return Receipt(
+        call_id=call.call_id,
+        policy=call.policy,
+        version=call.version,
+        adapter_digest=call.adapter_digest,
+        prompt_digest=ids_digest(call.prompt_ids),
+        choices=tuple((ids_digest(choice.sampled_ids), logprobs_digest(choice.logprobs)) for choice in call.choices),
+        sampling_digest=_sampling_digest(call.sampling),
+        engine=call.engine,
+    )
+
+
+def call_digest(call: Call) -> bytes:
+    """SHA-256 over the receipt of a call, 32 bytes."""
+    receipt = receipt_of(call)
+    parts = [
+        receipt.call_id.encode(),
+        b"" if receipt.policy is None else b"=" + receipt.policy.encode(),
+        struct.pack("<q", receipt.version),
+        receipt.adapter_digest.encode(),
+        receipt.prompt_digest,
+        receipt.sampling_digest,
+        receipt.engine.encode(),
+    ]
+    for sampled, logprobs in receipt.choices:
+        parts += (sampled, logprobs)
+    return _digest(_RECEIPT_DOMAIN, parts)
+
+
+def chain(digests: Iterable[bytes]) -> bytes:
+    """Fold call digests, in list order, into one that changes with any of them, with their order and their number.
+
+    >>> chain([b"a"]) == chain([b"a", b"a"])
+    False
+    """
+    link = hashlib.sha256(_CHAIN_DOMAIN).digest()
+    for digest in digests:
+        link = hashlib.sha256(link + digest).digest()
+    return link
+
+
+def ids_digest(ids: Sequence[int]) -> bytes:
+    """SHA-256 of token ids, each as a signed 64-bit little-endian number."""
+    return hashlib.sha256(struct.pack(f"<{len(ids)}q", *ids)).digest()
+
+
+def logprobs_digest(logprobs: Sequence[float]) -> bytes:
+    """SHA-256 of log-probabilities as little-endian doubles: any storage that is lossless keeps it."""
+    return hashlib.sha256(struct.pack(f"<{len(logprobs)}d", *logprobs)).digest()
+
+
+def _sampling_digest(sampling: Sampling) -> bytes:
+    numbers = struct.pack("<ddqd", sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p)
+    flags = struct.pack("<??", sampling.constrained, sampling.biased)
+    optional = ",".join("" if value is None else str(value) for value in (sampling.max_tokens, sampling.seed))
+    return hashlib.sha256(numbers + flags + optional.encode()).digest()
+
+
+def _digest(domain: bytes, parts: Iterable[bytes]) -> bytes:
+    """Each part is preceded by its length, so moving a byte from one part to the next changes the digest."""
+    digest = hashlib.sha256(domain)
+    for part in parts:
+        digest.update(struct.pack("<q", len(part)))
+        digest.update(part)
+    return digest.digest()
