@@ -109,6 +109,7 @@ def batch_credit(groups: Sequence[Sequence[EpisodeOutcome]], run: RunSettings) -
     step = _StepValues(
         rewards=tuple(value for group in scored for value in group.rewards.values()),
         own=tuple(value for group in scored for value in group.own_by_episode().values()),
+        roles=_merged(group.by_role(run.credit) for group in scored),
     )
     return tuple(_credit(group, step, run) for group in scored)
 
@@ -118,6 +119,7 @@ class _StepValues(Record, frozen=True):
 
     rewards: tuple[float, ...]
     own: tuple[float, ...]
+    roles: dict[str, tuple[float, ...]]
 
 
 class _ScoredGroup(Record, frozen=True):
@@ -125,7 +127,7 @@ class _ScoredGroup(Record, frozen=True):
 
     members: tuple[Member, ...]
     rewards: dict[str, float]
-    """episode_id -> effective reward; members only, and so are the next two."""
+    """episode_id -> effective reward; members only here, and in what follows."""
     returns: dict[str, tuple[CallReturn, ...]]
     invocations: dict[str, tuple[Invocation, ...]]
 
@@ -144,10 +146,19 @@ class _ScoredGroup(Record, frozen=True):
         return cls(members=members, rewards=rewards, returns=returns, invocations=invocations)
 
     def own_by_episode(self) -> dict[str, float]:
-        """episode_id -> mean own return of its calls; an episode without trained calls is worth 0 here."""
+        """episode_id -> mean own return of its calls; an episode without calls is worth 0 here."""
         return {
             episode_id: mean(item.own for item in items) if items else 0.0 for episode_id, items in self.returns.items()
         }
+
+    def by_role(self, credit: Credit) -> dict[str, dict[str, float]]:
+        """role -> episode_id -> mean return of the role's invocations, for episodes that have the role."""
+        gathered: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for episode_id, items in self.invocations.items():
+            for item in items:
+                value = _invocation_return(item, self.rewards[episode_id], credit)
+                gathered[item.role][episode_id].append(value)
+        return {role: {key: mean(values) for key, values in at.items()} for role, at in gathered.items()}
 
 
 def _why_no_member(member: Member) -> str:
@@ -209,6 +220,8 @@ def _tree_advantages(group: _ScoredGroup, step: _StepValues, compared: Baseline,
     for episode_id, items in group.returns.items():
         episode_advantage = compared.advantage(episode_id, group.rewards[episode_id])
         for item in items:
+            if not item.trained:
+                continue
             own = by_depth.get(item.depth, whole).advantage(episode_id, item.own)
             advantage = credit.episode * item.discount * episode_advantage + credit.own * own
             calls.append(CallCredit(episode_id=episode_id, call_id=item.call_id, advantage=advantage))
@@ -226,14 +239,7 @@ def _own_by_depth(returns: Mapping[str, Sequence[CallReturn]]) -> dict[int, dict
 
 def _role_advantages(group: _ScoredGroup, step: _StepValues, credit: Credit) -> list[CallCredit]:
     """`R_u = own Σ r + episode R_e` of each invocation against the role's mean over episodes, times 1 / n(e, role)."""
-    by_role: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for episode_id, items in group.invocations.items():
-        for item in items:
-            by_role[item.role][episode_id].append(_invocation_return(item, group.rewards[episode_id], credit))
-    compared = {
-        role: baseline(credit, {key: mean(values) for key, values in at.items()}, step.rewards)
-        for role, at in by_role.items()
-    }
+    compared = {role: baseline(credit, values, step.roles[role]) for role, values in group.by_role(credit).items()}
     calls: list[CallCredit] = []
     for episode_id, items in group.invocations.items():
         for item in items:
@@ -245,3 +251,12 @@ def _role_advantages(group: _ScoredGroup, step: _StepValues, credit: Credit) -> 
 
 def _invocation_return(invocation: Invocation, reward: float, credit: Credit) -> float:
     return credit.own * invocation.own + credit.episode * reward
+
+
+def _merged(by_role: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str, tuple[float, ...]]:
+    """role -> the values of every episode of the step that has the role."""
+    merged: defaultdict[str, list[float]] = defaultdict(list)
+    for group in by_role:
+        for role, values in group.items():
+            merged[role].extend(values.values())
+    return {role: tuple(values) for role, values in merged.items()}

@@ -1,4 +1,7 @@
-"""What each call of an episode is worth, along the tree of its calls. Only trained calls are in the tree.
+"""What each call of an episode is worth, along the tree of its calls.
+
+Returns are worked out before anything is dropped: a call the agent was answered with is in the tree, and its reward
+reaches the calls above it, also where the call itself cannot be trained. Attempts that came to nothing are not.
 
 A call's own return is `G_k = Σ_{j≥k} γ^(j−k) r_j` over the calls from it to a leaf, the mean over the leaves below it;
 the discount of the episode's reward is `γ^(K−k)`, likewise. With roles taken as policies, after M-GRPO
@@ -8,15 +11,31 @@ Comparing returns is left to `credit.py`.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Final
 
-from tracker.timeline import fold, included
-from tracker.types import Call, Record, RunSettings
+from tracker.exclusion import exclusions, in_order
+from tracker.timeline import grow, included
+from tracker.types import Call, Reason, Record, RunSettings
+
+_OUTSIDE_TREE: Final = (
+    Reason.NO_IDS,
+    Reason.NO_PROMPT_IDS,
+    Reason.UPSTREAM_FAILED,
+    Reason.CONTEXT_LIMIT,
+    Reason.CLIENT_GONE,
+    Reason.SUPERSEDED,
+    Reason.AMBIGUOUS_RETRY,
+    Reason.LOST,
+    Reason.UNRECORDED,
+)
+"""Without ids, or without an answer that the agent used."""
 
 
 class CallReturn(Record, frozen=True):
-    """One trained call in the tree of its episode."""
+    """One call in the tree of its episode."""
 
     call_id: str
     depth: int
@@ -28,14 +47,17 @@ class CallReturn(Record, frozen=True):
     role: str
     invocation: str
     """call_id of the root of its invocation."""
+    trained: bool
+    """Whether it gets a row; the others only pass rewards on."""
 
 
 class Invocation(Record, frozen=True):
-    """One run of a role: its calls, and the sum of their rewards."""
+    """What one role did from its root down: its calls, and the sum of their rewards."""
 
     root: str
     role: str
     call_ids: tuple[str, ...]
+    """Trained calls only."""
     own: float
     weight: float
     """1 / the number of invocations of the role in the episode."""
@@ -44,17 +66,21 @@ class Invocation(Record, frozen=True):
 def call_returns(
     calls: Sequence[Call], run: RunSettings, rewards: Mapping[str, float], gamma: float
 ) -> tuple[CallReturn, ...]:
-    """Returns of all trained calls, parents before their children."""
-    timeline = fold(calls, run)
-    trained = {call.call_id: call for call, _ in included(calls, timeline.excluded)}
+    """Returns of all calls in the tree, parents before their children."""
+    ordered = in_order(calls)
+    excluded = exclusions(ordered, run)
+    outside = {key: reason for key, reason in excluded.items() if reason in _OUTSIDE_TREE}
+    timeline = grow(ordered, outside)
+    in_tree = {call.call_id: call for call, _ in included(ordered, outside) if call.policy is not None}
+    trained = {call.call_id for call, _ in included(ordered, excluded)}
     # A parent's ids begin its child's prompt, so a shorter prompt always comes first on a path.
-    downwards = sorted(trained.values(), key=lambda call: (len(call.prompt_ids), call.index, call.call_id))
+    downwards = sorted(in_tree.values(), key=lambda call: (len(call.prompt_ids), call.index, call.call_id))
     depths: dict[str, int] = {}
     invocations: dict[str, str] = {}
     for call in downwards:
         parent = timeline.parents[call.call_id]
         depths[call.call_id] = 0 if parent is None else depths[parent] + 1
-        same_role = parent is not None and role_of(trained[parent]) == role_of(call)
+        same_role = parent is not None and role_of(in_tree[parent]) == role_of(call)
         invocations[call.call_id] = invocations[parent] if parent is not None and same_role else call.call_id
     own, discounts = _discounted(downwards, timeline.parents, rewards, gamma)
     return tuple(
@@ -65,6 +91,7 @@ def call_returns(
             discount=discounts[call.call_id],
             role=role_of(call),
             invocation=invocations[call.call_id],
+            trained=call.call_id in trained,
         )
         for call in downwards
     )
@@ -72,18 +99,18 @@ def call_returns(
 
 def invocations_of(returns: Sequence[CallReturn], rewards: Mapping[str, float]) -> tuple[Invocation, ...]:
     """Group the calls of an episode by invocation; each call is in exactly one."""
-    calls: dict[str, list[str]] = {}
+    calls: dict[str, list[CallReturn]] = {}
     roles: dict[str, str] = {}
     for item in returns:
-        calls.setdefault(item.invocation, []).append(item.call_id)
+        calls.setdefault(item.invocation, []).append(item)
         roles[item.invocation] = item.role
     numbers = Counter(roles.values())
     return tuple(
         Invocation(
             root=root,
             role=roles[root],
-            call_ids=tuple(members),
-            own=sum(rewards.get(call_id, 0.0) for call_id in members),
+            call_ids=tuple(item.call_id for item in members if item.trained),
+            own=math.fsum(rewards.get(item.call_id, 0.0) for item in members),
             weight=1.0 / numbers[roles[root]],
         )
         for root, members in calls.items()

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from tracker.exclusion import ChoiceKey, exclusions, in_order
 from tracker.types import Call, Choice, Reason, Record, RunSettings
 
-__all__ = ["ChoiceKey", "Node", "Timeline", "Tree", "exclusions", "fold", "included", "num_distinct_tokens"]
+__all__ = ["ChoiceKey", "Node", "Timeline", "Tree", "exclusions", "fold", "grow", "included", "num_distinct_tokens"]
 
 _ID_BYTES = 8
 
@@ -71,7 +71,12 @@ def fold(calls: Iterable[Call], run: RunSettings) -> Timeline:
     ((('a', 0), ('b', 0)),)
     """
     ordered = in_order(calls)
-    excluded = exclusions(ordered, run)
+    return grow(ordered, exclusions(ordered, run))
+
+
+def grow(calls: Iterable[Call], excluded: dict[ChoiceKey, Reason]) -> Timeline:
+    """`fold` with the exclusions given: only choices that are not in `excluded` become nodes."""
+    ordered = in_order(calls)
     by_policy: defaultdict[str, list[Call]] = defaultdict(list)
     for call in ordered:
         if call.policy is not None:
