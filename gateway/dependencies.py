@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from gateway.auth import KeyRing
 from gateway.engines import EnginePool
+from gateway.hotswap import HotSwap
 from gateway.lookups import RunCache, VersionBook
 from gateway.settings import GatewaySettings
 from tracker.clock import Clock
-from tracker.store import EpisodeStore, Ledger
+from tracker.store import Batches, EpisodeStore, Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +20,12 @@ class Services:
     settings: GatewaySettings
     store: EpisodeStore
     ledger: Ledger
+    batches: Batches
     keys: KeyRing
     engines: EnginePool
     runs: RunCache
     versions: VersionBook
+    swap: HotSwap
     clock: Clock
     worker_id: str
     """Names this process in intents and heartbeats; never used again."""

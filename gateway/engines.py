@@ -95,6 +95,10 @@ class EnginePool:
         """Calls of this worker that a model name is answering now, on all engines."""
         return sum(count for (_, name), count in self._in_flight.items() if name == model)
 
+    def num_in_flight_at(self, url: str) -> int:
+        """Calls of this worker that an engine is answering now."""
+        return sum(count for (engine, _), count in self._in_flight.items() if engine == url)
+
     @contextmanager
     def in_flight(self, placement: Placement) -> Generator[None]:
         """Count a call while it runs, so that load is spread and its version is not retired."""
@@ -113,7 +117,7 @@ class EnginePool:
         if not candidates:
             reasons = "; ".join(f"{state.url}: {state.detail}" for state in self._states.values())
             raise Unavailable(f"No engine is fit for calls. {reasons}")
-        return min(candidates, key=lambda state: self._load_of(state.url)).url
+        return min(candidates, key=lambda state: self.num_in_flight_at(state.url)).url
 
     async def place(self, serving: Serving, preferred: str | None) -> Placement:
         """The engine and the name for a call; the preferred engine as long as it is fit.
@@ -212,9 +216,6 @@ class EnginePool:
 
     def _is_fit(self, url: str) -> bool:
         return self._states[url].fitness is Fitness.READY or not self.ready()
-
-    def _load_of(self, url: str) -> int:
-        return sum(count for (engine, _), count in self._in_flight.items() if engine == url)
 
     def _update_adapters(self, url: str, adapters: Mapping[str, str]) -> None:
         state = self._states[url]

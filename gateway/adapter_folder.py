@@ -1,0 +1,85 @@
+"""The folder of a published adapter: checked before anybody loads it.
+
+A name under `adapters/` in the data folder, no path; two known files, no link and nothing else beside them; the digest
+is recomputed from the bytes. Blocking file I/O: called in a thread by `hotswap.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import stat
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from tracker.errors import BadRequest, Conflict
+
+FOLDER_PATTERN: Final = r"[A-Za-z0-9][A-Za-z0-9._@-]{0,159}"
+CONFIG_FILE: Final = "adapter_config.json"
+WEIGHTS_FILE: Final = "adapter_model.safetensors"
+MAX_CONFIG_BYTES: Final = 1 << 20
+
+
+def folder_name(policy: str, version: int, digest: str) -> str:
+    """The folder of a version, which is its name on engines too: never used before, and the digest is part of it."""
+    return f"{policy}@{version}-{digest[:8]}"
+
+
+def check_folder(root: Path, folder: str, digest: str) -> Path:
+    """The folder's path, if it is an adapter with this digest; raises `BadRequest` or `Conflict` with the reason."""
+    path = _resolve(root, folder)
+    names = sorted(entry.name for entry in path.iterdir())
+    if names != [CONFIG_FILE, WEIGHTS_FILE]:
+        found = ", ".join(names) or "nothing"
+        raise BadRequest(f"{folder} must hold {CONFIG_FILE} and {WEIGHTS_FILE} only; it holds {found}.", param="folder")
+    for name in names:
+        if not stat.S_ISREG((path / name).lstat().st_mode):
+            raise BadRequest(f"{folder}/{name} must be a plain file, not a link.", param="folder")
+    _check_config(path / CONFIG_FILE)
+    actual = digest_of(path / WEIGHTS_FILE)
+    if actual != digest:
+        raise Conflict(f"{folder}/{WEIGHTS_FILE} has the SHA-256 {actual}, not {digest}.", code="digest_mismatch")
+    return path
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 (hex) of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy a checked folder: aside first, then renamed, so that a half-written one is never seen under its name."""
+    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    for name in (CONFIG_FILE, WEIGHTS_FILE):
+        shutil.copyfile(source / name, aside / name)
+    aside.rename(target)
+
+
+def _resolve(root: Path, folder: str) -> Path:
+    if not re.fullmatch(FOLDER_PATTERN, folder):
+        raise BadRequest(f"folder is one name under adapters/ that matches {FOLDER_PATTERN}.", param="folder")
+    path = root / folder
+    if path.is_symlink() or not path.is_dir():
+        raise BadRequest(f"There is no folder adapters/{folder} in the data folder.", param="folder")
+    if path.resolve().parent != root.resolve():
+        raise BadRequest(f"adapters/{folder} leads out of the data folder.", param="folder")
+    return path
+
+
+def _check_config(path: Path) -> None:
+    """A JSON object of a LoRA that engines can serve."""
+    if path.stat().st_size > MAX_CONFIG_BYTES:
+        raise BadRequest(f"{CONFIG_FILE} is larger than {MAX_CONFIG_BYTES} bytes.", param="folder")
+    try:
+        config = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise BadRequest(f"{CONFIG_FILE} is no JSON object: {error}.", param="folder") from error
+    if config.get("use_dora") or config.get("modules_to_save") or config.get("bias", "none") != "none":
+        raise BadRequest("Engines serve LoRA without DoRA, bias or modules_to_save only.", param="folder")

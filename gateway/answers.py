@@ -1,0 +1,56 @@
+"""How records and errors become JSON answers: every field written out, and errors in OpenAI's form."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any, cast
+
+import msgspec
+from starlette.responses import Response
+
+from tracker.errors import HoneError
+from tracker.types import Record
+
+JSON = "application/json"
+
+
+class JsonResponse(Response):
+    """A JSON answer of values, records among them."""
+
+    media_type = JSON
+
+    def render(self, content: Any) -> bytes:
+        return msgspec.json.encode(plain(content))
+
+
+def plain(value: Any) -> Any:
+    """The value with its records as objects. Fields at their default are written too, and stored JSON stays JSON."""
+    match value:
+        case Record():
+            return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+        case dict():
+            fields = cast("dict[object, object]", value)
+            return {str(name): plain(item) for name, item in fields.items()}
+        case tuple() | list():
+            return [plain(item) for item in cast("Sequence[object]", value)]
+        case bytes():
+            return msgspec.Raw(value)
+        case enum.Enum():
+            return value.value
+        case _:
+            return value
+
+
+def error_answer(error: HoneError) -> JsonResponse:
+    """The answer to a request that failed on purpose."""
+    headers: dict[str, str] = {}
+    retry_after_s = getattr(error, "retry_after_s", None)
+    if retry_after_s is not None:
+        headers["Retry-After"] = str(retry_after_s)
+    return JsonResponse(error_body(error), status_code=error.status, headers=headers)
+
+
+def error_body(error: HoneError) -> dict[str, Any]:
+    """An error in OpenAI's form."""
+    return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}

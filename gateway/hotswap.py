@@ -1,0 +1,227 @@
+"""Versions in and out of the engines while agents call: publish, roll back, retire, keep engines up to date.
+
+A version is routed to only after every fit engine lists it under a name never used before and has passed the probe; a
+swap that fails anywhere leaves routing as it was. SQL is the truth about the active version; the routing in the episode
+store follows it. Which version a call gets is decided by the store when the call begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+
+import msgspec
+
+from gateway.adapter_folder import check_folder, copy_folder, folder_name
+from gateway.engines import EnginePool, Serving
+from gateway.lookups import SETTLED, VersionBook
+from gateway.probe import Probe, is_weak, judge_probe, logprob_in
+from tracker.clock import Clock
+from tracker.errors import Conflict, HoneError, NotFound, UpstreamFailed
+from tracker.settings import StoreSettings
+from tracker.store import EpisodeStore, Ledger, Routing
+from tracker.types import DEFAULT, Policy, Record, Version, VersionState
+
+LOG: Final = logging.getLogger("hone.hotswap")
+REPEATABLE: Final = frozenset({VersionState.RESERVED, VersionState.LOADING, VersionState.FAILED})
+
+
+class Publication(Record, frozen=True):
+    """What a trainer registers: a folder under `adapters/`, its digest and how to recognise it."""
+
+    folder: str
+    digest: str
+    epoch: int | None = None
+    metrics: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    probe: Probe | None = None
+
+
+class HotSwap:
+    """Moves policies from version to version. One move at a time in each process."""
+
+    def __init__(
+        self, stores: StoreSettings, store: EpisodeStore, ledger: Ledger, engines: EnginePool, clock: Clock
+    ) -> None:
+        self._stores = stores
+        self._store = store
+        self._ledger = ledger
+        self._engines = engines
+        self._clock = clock
+        self._book = VersionBook(ledger, stores.adapters_dir)
+        self._lock = asyncio.Lock()
+
+    async def publish(self, policy: str, publication: Publication) -> Version:
+        """Serve a new version and route new pins to it; raises `Conflict` with the reason if the swap failed."""
+        async with self._lock:
+            row = await self._row(policy)
+            if publication.epoch is not None and publication.epoch != row.epoch:
+                raise Conflict(
+                    f"Policy {policy} was rolled back: its epoch is {row.epoch}, not {publication.epoch}.",
+                    code="stale_epoch",
+                )
+            version = await self._admit(policy, publication, row.epoch)
+            if version.state is not VersionState.ACTIVE:
+                version = await self._swap(version, publication.probe)
+            await self._route(policy)
+            await self._tidy(policy)
+            return version
+
+    async def rollback(self, policy: str, version: int) -> Policy:
+        """Go back to an earlier version: it is served first, then the epoch rises and everything later is withdrawn."""
+        async with self._lock:
+            await self._row(policy)
+            await self._serve_again(policy, version)
+            row = await self._ledger.rollback(policy, version)
+            await self._route(policy)
+            await self._tidy(policy)
+            return row
+
+    async def keep_up(self) -> None:
+        """One round: routing as SQL has it, every engine seen to, versions that nobody needs retired."""
+        async with self._lock:
+            live: list[Serving] = []
+            for settings in self._stores.policies:
+                await self._route(settings.name)
+                live += await self._live(settings.name)
+            await self._engines.look(live)
+            for settings in self._stores.policies:
+                await self._tidy(settings.name)
+
+    async def _row(self, policy: str) -> Policy:
+        if self._stores.policy(policy) is None:
+            names = ", ".join(settings.name for settings in self._stores.policies)
+            raise NotFound(f"There is no policy {policy!r}; there is {names}.", param="policy")
+        return await self._ledger.ensure_policy(policy)
+
+    async def _admit(self, policy: str, publication: Publication, epoch: int) -> Version:
+        """The version a publication is, its folder checked and under its final name."""
+        root = self._stores.adapters_dir
+        path = await asyncio.to_thread(check_folder, root, publication.folder, publication.digest)
+        version = await self._ledger.find_version(policy, publication.folder)
+        if version is None:
+            version = await self._ledger.reserve_version(policy, epoch, self._clock.now_ms())
+            folder = folder_name(policy, version.version, publication.digest)
+            await asyncio.to_thread(copy_folder, path, root / folder)
+        else:
+            folder = publication.folder
+            if version.state is VersionState.ACTIVE and version.digest == publication.digest:
+                return version
+            if version.state not in REPEATABLE or version.epoch != epoch:
+                raise Conflict(f"Version {version.version} of {policy} is {version.state} and is not published again.")
+        version = msgspec.structs.replace(
+            version,
+            state=VersionState.LOADING,
+            folder=folder,
+            digest=publication.digest,
+            metrics=msgspec.json.encode(publication.metrics),
+            probe=msgspec.json.encode(publication.probe),
+            detail="",
+        )
+        await self._ledger.put_version(version)
+        return version
+
+    async def _swap(self, version: Version, probe: Probe | None) -> Version:
+        """Load, probe, activate; undone if any of it fails. Activation in SQL is the point of no return."""
+        serving = self._book.serving_of(version)
+        try:
+            urls = await self._load_everywhere(serving)
+            details = [await self._recognise(url, serving, probe) for url in urls]
+            active = msgspec.structs.replace(
+                version, state=VersionState.ACTIVE, detail="; ".join(dict.fromkeys(details))
+            )
+            await self._ledger.put_version(active)
+            await self._ledger.activate(version.policy, version.version, version.epoch)
+        except HoneError as error:
+            LOG.warning("version %s was not published: %s", serving.name, error.message)
+            await self._unload_everywhere(serving.name)
+            failed = msgspec.structs.replace(version, state=VersionState.FAILED, detail=error.message)
+            await self._ledger.put_version(failed)
+            raise Conflict(
+                f"Version {version.version} of {version.policy} was not published: {error.message}", code="swap_failed"
+            ) from error
+        LOG.info("version %s is active (%s)", serving.name, active.detail)
+        return active
+
+    async def _serve_again(self, policy: str, version: int) -> None:
+        """Bring back a version that was published before and not withdrawn since; version 0 is always there."""
+        serving = await self._book.serving(policy, version)
+        if version:
+            stored = await self._ledger.get_version(policy, version)
+            if stored.state is VersionState.WITHDRAWN:
+                raise Conflict(f"Version {version} of {policy} was withdrawn: publish it anew instead.")
+            await self._load_everywhere(serving)
+            await self._ledger.put_version(msgspec.structs.replace(stored, state=VersionState.ACTIVE))
+
+    async def _load_everywhere(self, serving: Serving) -> list[str]:
+        """Every engine that is fit now serves the version; one that comes back later is brought up to date then."""
+        urls = [state.url for state in self._engines.ready()]
+        if not urls:
+            raise UpstreamFailed("No engine is fit to serve it.")
+        if serving.version:
+            for url in urls:
+                await self._engines.load(url, serving)
+        return urls
+
+    async def _unload_everywhere(self, name: str) -> None:
+        for state in self._engines.ready():
+            if name in state.adapters:
+                try:
+                    await self._engines.unload(state.url, name)
+                except UpstreamFailed as error:
+                    LOG.warning("%s was not unloaded, and will be tried again: %s", name, error.message)
+
+    async def _recognise(self, url: str, serving: Serving, probe: Probe | None) -> str:
+        """Raise `Conflict` unless the engine serves what the trainer made; else how sure that is."""
+        if probe is None or is_weak(probe):
+            return "probe: weak (the digest decides)"
+        scored: list[float | None] = []
+        for point in probe.points:
+            top = await self._engines.api.score(url, serving.name, point.prompt_ids, 1.0)
+            scored.append(logprob_in(top, point.token_id))
+        verdict = judge_probe(probe, scored)
+        if not verdict.accepted:
+            raise Conflict(f"the engine at {url} does not serve it: {verdict.detail}")
+        return verdict.detail
+
+    async def _staleness(self) -> int:
+        """The largest lag that any run allows."""
+        stored = await self._ledger.list_runs(DEFAULT)
+        return max(run.staleness for run in (*self._stores.runs, *stored))
+
+    async def _route(self, policy: str) -> None:
+        """Make the store's routing what SQL says; read in this order, the answer of SQL is never the older one."""
+        before = await self._store.get_routing(policy)
+        row = await self._ledger.ensure_policy(policy)
+        versions = await self._ledger.list_versions(policy)
+        wanted = Routing(
+            active=row.active,
+            oldest=max(0, row.active - await self._staleness()),
+            withdrawn=tuple(v.version for v in versions if v.state is VersionState.WITHDRAWN),
+        )
+        if before != wanted:
+            await self._store.set_routing(policy, wanted)
+
+    async def _live(self, policy: str) -> list[Serving]:
+        """What every engine must serve: the active version and those that episodes are pinned to, newest first, as
+        many as engines have slots for."""
+        routing = await self._store.get_routing(policy)
+        pinned = sorted(await self._store.pins(policy), reverse=True)
+        known = {v.version for v in await self._ledger.list_versions(policy) if v.state in SETTLED}
+        wanted = [routing.active, *(version for version in pinned if version != routing.active)]
+        slots = await self._staleness() + 2
+        return [await self._book.serving(policy, v) for v in wanted if v in known][:slots]
+
+    async def _tidy(self, policy: str) -> None:
+        """Unload and retire published versions that are not live and that no call is using."""
+        live = {serving.name for serving in await self._live(policy)}
+        for version in await self._ledger.list_versions(policy):
+            name = version.folder
+            if not name or version.state not in SETTLED | {VersionState.FAILED} or name in live:
+                continue
+            if self._engines.num_in_flight(name):
+                continue
+            await self._unload_everywhere(name)
+            if version.state is VersionState.ACTIVE:
+                await self._ledger.put_version(msgspec.structs.replace(version, state=VersionState.RETIRED))
+                LOG.info("version %s is retired", name)

@@ -1,0 +1,80 @@
+"""Whether an engine serves the version it says it serves: a few scored tokens against what the trainer computed. Pure.
+
+The trainer picks tokens whose log-probability moved most between this version, the one before and the base. An engine
+that serves the version is nearer to its values than to either other. Where the versions differ by less than three
+times the noise of the arithmetic, the tokens cannot tell, and the digest of the files has to do (`weak`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Final
+
+from gateway.engine_api import TOKEN_ID
+from tracker.types import Record
+
+NOISE_FACTOR: Final = 3.0
+
+
+class ProbePoint(Record, frozen=True):
+    """One token after one prompt, with its log-probability under this version, the one before, and the base."""
+
+    prompt_ids: tuple[int, ...]
+    token_id: int
+    logprob: float
+    previous: float
+    base: float
+
+
+class Probe(Record, frozen=True):
+    """What a version is recognised by; `noise` is the trainer's estimate of the arithmetic's own scatter in nats."""
+
+    points: tuple[ProbePoint, ...]
+    noise: float = 0.0
+
+
+class Verdict(Record, frozen=True):
+    """What a probe found."""
+
+    accepted: bool
+    detail: str
+
+
+def is_weak(probe: Probe | None) -> bool:
+    """Whether the trainer's own difference is too small to be seen on an engine."""
+    if probe is None or not probe.points:
+        return True
+    moved = [
+        fmean(abs(point.logprob - point.previous) for point in probe.points),
+        fmean(abs(point.logprob - point.base) for point in probe.points),
+    ]
+    return min(moved) < NOISE_FACTOR * probe.noise or min(moved) == 0
+
+
+def logprob_in(top: Mapping[str, float], token_id: int) -> float | None:
+    """A token's log-probability among an engine's alternatives; if it is none of them, it is at most their least."""
+    if not any(token.startswith(TOKEN_ID) for token in top):
+        return None
+    return top.get(f"{TOKEN_ID}{token_id}", min(top.values()))
+
+
+def judge_probe(probe: Probe, scored: Sequence[float | None]) -> Verdict:
+    """Is the engine nearer to this version than to the one before and to the base?
+
+    >>> point = ProbePoint(prompt_ids=(1,), token_id=2, logprob=-1.0, previous=-2.0, base=-3.0)
+    >>> judge_probe(Probe(points=(point,)), [-1.1]).accepted
+    True
+    >>> judge_probe(Probe(points=(point,)), [-2.9]).accepted
+    False
+    """
+    pairs = [(point, value) for point, value in zip(probe.points, scored, strict=True) if value is not None]
+    if not pairs:
+        return Verdict(accepted=True, detail="probe: weak (the engine gives no alternatives by token id)")
+    own = fmean(abs(value - point.logprob) for point, value in pairs)
+    previous = fmean(abs(value - point.previous) for point, value in pairs)
+    base = fmean(abs(value - point.base) for point, value in pairs)
+    distances = f"{own:.4f} from this version, {previous:.4f} from the one before, {base:.4f} from the base"
+    if own < previous and own < base:
+        return Verdict(accepted=True, detail=f"probe: ok ({distances})")
+    return Verdict(accepted=False, detail=f"the probe is {distances}")

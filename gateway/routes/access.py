@@ -1,0 +1,73 @@
+"""Who may come in: the caller of a request, and the scope each route asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Final
+
+from fastapi import Depends, Query, Request
+
+from gateway.auth import Caller
+from gateway.dependencies import Services
+from tracker.errors import BadRequest
+from tracker.types import Record, Scope
+
+MAX_PAGE: Final = 200
+DEFAULT_PAGE: Final = 50
+
+
+def services_of(request: Request) -> Services:
+    """The services that the app's lifespan built."""
+    services = request.app.state.services
+    if not isinstance(services, Services):
+        raise TypeError("the app answers requests outside its lifespan")
+    return services
+
+
+async def caller_of(request: Request) -> Caller:
+    """Whoever sent the request; raises `Unauthorized`."""
+    headers = request.headers
+    return await services_of(request).keys.authenticate(headers.get("authorization"), headers.get("x-api-key"))
+
+
+def needs(*scopes: Scope) -> Callable[[Request], Awaitable[Caller]]:
+    """A dependency: the caller, who must hold one of these scopes."""
+
+    async def check(request: Request) -> Caller:
+        caller = await caller_of(request)
+        caller.require(*scopes)
+        return caller
+
+    return check
+
+
+class Page(Record, frozen=True):
+    """Which part of a list is asked for."""
+
+    limit: int
+    cursor: str | None
+
+
+def page_of(
+    limit: Annotated[str | None, Query()] = None, cursor: Annotated[str | None, Query(max_length=512)] = None
+) -> Page:
+    """The page that a request asks for: the first, unless it brings the `next_cursor` of another."""
+    return Page(limit=_size(limit), cursor=cursor or None)
+
+
+ServicesOf = Annotated[Services, Depends(services_of)]
+Reader = Annotated[Caller, Depends(needs(Scope.READ))]
+Admin = Annotated[Caller, Depends(needs(Scope.ADMIN))]
+Agent = Annotated[Caller, Depends(needs(Scope.AGENT))]
+Rewarder = Annotated[Caller, Depends(needs(Scope.REWARD))]
+Publisher = Annotated[Caller, Depends(needs(Scope.TRAINER))]
+Anyone = Annotated[Caller, Depends(caller_of)]
+PageOf = Annotated[Page, Depends(page_of)]
+
+
+def _size(limit: str | None) -> int:
+    if limit is None:
+        return DEFAULT_PAGE
+    if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= MAX_PAGE:
+        raise BadRequest(f"limit is a number from 1 to {MAX_PAGE}.", param="limit")
+    return int(limit)

@@ -1,0 +1,136 @@
+"""`/v1/policies`: what is trained, its versions, and the swap from one to the next."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import APIRouter, Depends
+from pydantic import Field
+
+from gateway.answers import JsonResponse
+from gateway.dependencies import Services
+from gateway.hotswap import Publication
+from gateway.probe import Probe, ProbePoint
+from gateway.routes.access import Publisher, Reader, ServicesOf
+from gateway.routes.bodies import Body, Text, body_of, documented
+from gateway.routes.views import policy_view
+from tracker.errors import Conflict, NotFound
+from tracker.types import VersionState
+
+router = APIRouter(prefix="/v1/policies", tags=["policies"])
+MAX_POINTS: Final = 64
+Logprob = Annotated[float, Field(le=0, ge=-1e6)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class PolicyBody(Body):
+    """A policy, as it stands in the settings."""
+
+    name: Text
+    model: Text | None = None
+
+
+class PointBody(Body):
+    """One token after one prompt, under three versions."""
+
+    prompt_ids: Annotated[list[TokenId], Field(min_length=1, max_length=2**17)]
+    token_id: TokenId
+    logprob: Logprob
+    previous: Logprob
+    base: Logprob
+
+
+class ProbeBody(Body):
+    """How an engine that serves the version is recognised."""
+
+    points: Annotated[list[PointBody], Field(max_length=MAX_POINTS)]
+    noise: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+
+
+class VersionBody(Body):
+    """What a trainer publishes."""
+
+    folder: Text
+    digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    epoch: Annotated[int, Field(ge=0)] | None = None
+    metrics: dict[str, Any] | None = None
+    probe: ProbeBody | None = None
+
+
+class RollbackBody(Body):
+    """Where to go back to."""
+
+    version: Annotated[int, Field(ge=0)]
+
+
+@router.get("")
+async def list_policies(caller: Reader, services: ServicesOf) -> Any:
+    """Every policy with its versions."""
+    del caller  # policies are of no tenant; who may read may see them
+    shown = [await _shown(services, policy.name) for policy in services.settings.stores.policies]
+    return JsonResponse({"data": shown, "next_cursor": None})
+
+
+@router.post("", openapi_extra=documented(PolicyBody))
+async def put_policy(
+    caller: Publisher, services: ServicesOf, body: Annotated[PolicyBody, Depends(body_of(PolicyBody))]
+) -> Any:
+    """Confirm a policy that the settings name; policies are added there, since engines are started for them."""
+    del caller
+    policy = services.settings.stores.policy(body.name)
+    if policy is None:
+        raise NotFound(
+            f"Policies stand in hone.toml or HONE_POLICIES: add {body.name}=MODEL there and start again.", param="name"
+        )
+    if body.model not in (None, policy.model):
+        raise Conflict(f"Policy {policy.name} has the model {policy.model}, not {body.model}.")
+    return JsonResponse(await _shown(services, policy.name))
+
+
+@router.post("/{name}/versions", status_code=201, openapi_extra=documented(VersionBody))
+async def publish_version(
+    caller: Publisher,
+    services: ServicesOf,
+    name: str,
+    body: Annotated[VersionBody, Depends(body_of(VersionBody))],
+) -> Any:
+    """Swap a new version in; answers once agents get it, or with the reason why they will not."""
+    del caller
+    publication = Publication(
+        folder=body.folder,
+        digest=body.digest,
+        epoch=body.epoch,
+        metrics=body.metrics or {},
+        probe=_probe_of(body.probe),
+    )
+    version = await services.swap.publish(name, publication)
+    answer = {"policy": name, "version": version.version, "state": version.state, "detail": version.detail}
+    return JsonResponse(answer, status_code=201)
+
+
+@router.post("/{name}/rollback", openapi_extra=documented(RollbackBody))
+async def roll_back(
+    caller: Publisher,
+    services: ServicesOf,
+    name: str,
+    body: Annotated[RollbackBody, Depends(body_of(RollbackBody))],
+) -> Any:
+    """Go back to an earlier version; what came after it is withdrawn and its epoch's publishes are refused."""
+    del caller
+    policy = await services.swap.rollback(name, body.version)
+    answer = {"policy": name, "version": policy.active, "state": VersionState.ACTIVE, "epoch": policy.epoch}
+    return JsonResponse(answer)
+
+
+def _probe_of(body: ProbeBody | None) -> Probe | None:
+    if body is None:
+        return None
+    points = tuple(msgspec.convert(point.model_dump(), ProbePoint) for point in body.points)
+    return Probe(points=points, noise=body.noise)
+
+
+async def _shown(services: Services, name: str) -> dict[str, Any]:
+    settings = services.settings.stores.policy(name)
+    policy = await services.ledger.ensure_policy(name)
+    return policy_view(policy, settings.model if settings else None, await services.ledger.list_versions(name))

@@ -1,0 +1,173 @@
+"""What reading endpoints show of an episode, a group and a policy. Pure: records in, JSON values out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gateway.answers import plain
+from gateway.story import Story
+from tracker.samples import Counts, counts, samples_of
+from tracker.timeline import Timeline, fold
+from tracker.types import Call, EpisodeRow, Group, Policy, Version
+
+
+def row_view(row: EpisodeRow) -> dict[str, Any]:
+    """An episode in a list; what is counted when it is archived is null before."""
+    is_archived = row.archived_ms is not None
+    return {
+        **_head_view(row),
+        "state": row.state.value,
+        "status": row.status.value if row.status is not None else None,
+        "reward": row.reward,
+        "versions": row.versions,
+        "num_calls": row.num_calls if is_archived else None,
+        "num_samples": row.num_samples if is_archived else None,
+        "num_excluded": row.num_excluded if is_archived else None,
+        "truncated": row.num_truncated > 0 if is_archived else None,
+        "num_raw_tokens": row.num_raw_tokens if is_archived else None,
+        "num_distinct_tokens": row.num_distinct_tokens if is_archived else None,
+    }
+
+
+def episode_view(story: Story) -> dict[str, Any]:
+    """One episode, counted as it stands."""
+    numbers: Counts = counts(story.calls, story.run)
+    return {
+        **_head_view(story.row),
+        "metadata": plain(story.row.head.metadata),
+        "state": story.state.value,
+        "status": story.status.value if story.status is not None else None,
+        "reward": story.reward(),
+        "versions": story.versions,
+        "num_calls": numbers.num_calls,
+        "num_samples": numbers.num_samples,
+        "num_excluded": numbers.num_excluded,
+        "num_in_flight": len(story.intents),
+        "truncated": numbers.num_truncated > 0,
+        "num_truncated": numbers.num_truncated,
+        "merge_ratio": numbers.merge_ratio,
+        "events": plain(story.events),
+        "rewards": plain(story.rewards),
+    }
+
+
+def timeline_view(story: Story) -> dict[str, Any]:
+    """The trees of an episode and every call in them."""
+    timeline = fold(story.calls, story.run)
+    return {
+        "episode_id": story.row.head.episode_id,
+        "trees": [plain(tree) for tree in timeline.trees],
+        "branches": [[{"call_id": call_id, "choice": choice} for call_id, choice in b] for b in timeline.branches],
+        "calls": [_call_view(call, timeline) for call in story.calls],
+        "in_flight": [
+            {"call_id": intent.call_id, "policy": intent.policy, "version": intent.version, "role": intent.role}
+            for intent in story.intents
+        ],
+    }
+
+
+def samples_view(story: Story) -> dict[str, Any]:
+    """What of an episode is trained, and what is not."""
+    samples, excluded = samples_of(story.calls, story.run, story.call_rewards())
+    return {
+        "episode_id": story.row.head.episode_id,
+        "num_calls": len(story.calls),
+        "samples": plain(samples),
+        "excluded": plain(excluded),
+    }
+
+
+def group_view(group: Group) -> dict[str, Any]:
+    """A group with its members' standing."""
+    return {
+        "group_id": group.group_id,
+        "run": group.run,
+        "task": group.task,
+        "round": group.round,
+        "size": group.size,
+        "state": group.state.value,
+        "reason": group.reason.value if group.reason is not None else None,
+        "created_ms": group.created_ms,
+        "members": plain(group.members),
+    }
+
+
+def policy_view(policy: Policy, model: str | None, versions: list[Version]) -> dict[str, Any]:
+    """A policy with its versions; a probe's points are for engines, not for people."""
+    return {
+        "policy": policy.policy,
+        "model": model,
+        "epoch": policy.epoch,
+        "active": policy.active,
+        "versions": [version_view(version) for version in versions],
+    }
+
+
+def version_view(version: Version) -> dict[str, Any]:
+    """One published version."""
+    shown = plain(version)
+    del shown["probe"]
+    return shown
+
+
+def _head_view(row: EpisodeRow) -> dict[str, Any]:
+    head = row.head
+    return {
+        "episode_id": head.episode_id,
+        "run": head.run,
+        "task": head.task,
+        "group_id": head.group_id,
+        "policy": head.policy,
+        "created_ms": head.created_ms,
+        "ended_ms": row.ended_ms,
+    }
+
+
+def _call_view(call: Call, timeline: Timeline) -> dict[str, Any]:
+    """One call; `reason` is the first cause for which a choice of it is left out."""
+    reasons = [reason for (call_id, _), reason in timeline.excluded.items() if call_id == call.call_id]
+    first = call.choices[0] if call.choices else None
+    return {
+        "call_id": call.call_id,
+        "parent": timeline.parents.get(call.call_id),
+        "policy": call.policy,
+        "model": call.model,
+        "version": call.version,
+        "role": call.role,
+        "state": call.state.value,
+        "reason": reasons[0].value if reasons else None,
+        "detail": call.detail,
+        "request": _request_view(call),
+        "message": plain(first.message) if first is not None else None,
+        "sampling": plain(call.sampling),
+        "finish_reason": first.finish_reason if first is not None else None,
+        "truncated": any(choice.truncated for choice in call.choices),
+        "choices": [_choice_view(call, index, timeline) for index in range(len(call.choices))],
+        "num_prompt_ids": len(call.prompt_ids),
+        "engine": call.engine,
+        "dialect": call.dialect,
+        "retry": call.retry,
+        "started_ms": call.started_ms,
+        "ended_ms": call.ended_ms,
+    }
+
+
+def _choice_view(call: Call, position: int, timeline: Timeline) -> dict[str, Any]:
+    choice = call.choices[position]
+    reason = timeline.excluded.get((call.call_id, choice.index))
+    return {
+        "index": choice.index,
+        "message": plain(choice.message),
+        "finish_reason": choice.finish_reason,
+        "truncated": choice.truncated,
+        "reason": reason.value if reason is not None else None,
+        "num_sampled_ids": len(choice.sampled_ids),
+    }
+
+
+def _request_view(call: Call) -> dict[str, Any]:
+    """The request as the agent sent it, put together again."""
+    rest = msgspec.json.decode(call.request, type=dict[str, Any])
+    return {**rest, "messages": [plain(message) for message in call.messages]} if call.messages else rest
