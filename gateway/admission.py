@@ -1,0 +1,74 @@
+"""Whether a call may join the episode it names, and under which settings.
+
+Heads and runs never change, so they are asked for once; whether the episode still takes calls is decided by
+`begin_call`, which no cache stands before. A foreign episode reads like an unknown one. An episode that has ended is
+told apart from one that never was by SQL, also long after its keys have left the episode store.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.dependencies import Services
+from tracker.errors import Gone, NotFound, Unavailable
+from tracker.types import EpisodeHead, EpisodeState, Record, RunSettings
+
+MAX_KEPT: Final = 10_000
+BEST_EFFORT: Final = "best_effort"
+
+
+class Admitted(Record, frozen=True):
+    """An episode, and the run it belongs to."""
+
+    head: EpisodeHead
+    run: RunSettings
+
+
+class Admission:
+    """Finds the episode of a call."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._kept: dict[str, Admitted] = {}
+
+    async def admit(self, tenant: str, episode_id: str) -> Admitted:
+        """The episode of this tenant; raises `NotFound`, `Gone`, or `Unavailable` while its store is away."""
+        admitted = self._kept.get(episode_id)
+        if admitted is None:
+            admitted = await self._find(tenant, episode_id)
+            if len(self._kept) >= MAX_KEPT:
+                self._kept.clear()
+            self._kept[episode_id] = admitted
+        if admitted.head.tenant != tenant:
+            raise unknown(episode_id)
+        return admitted
+
+    async def why_not(self, tenant: str, episode_id: str) -> Gone | NotFound:
+        """What to say of an episode that the episode store no longer holds."""
+        self._kept.pop(episode_id, None)
+        row = await self._services.ledger.get_episode(tenant, episode_id)
+        if row.state is EpisodeState.OPEN and row.status is None:
+            raise Unavailable(f"The episode {episode_id} is not ready for calls.")
+        return ended(episode_id)
+
+    async def _find(self, tenant: str, episode_id: str) -> Admitted:
+        try:
+            head = await self._services.store.head(episode_id)
+        except NotFound:
+            raise await self.why_not(tenant, episode_id) from None
+        except Unavailable:
+            head = (await self._services.ledger.get_episode(tenant, episode_id)).head
+            run = await self._services.runs.get(head.tenant, head.run)
+            if run.record != BEST_EFFORT:
+                raise
+            return Admitted(head=head, run=run)
+        return Admitted(head=head, run=await self._services.runs.get(head.tenant, head.run))
+
+
+def ended(episode_id: str) -> Gone:
+    """The refusal of a call that comes too late."""
+    return Gone(f"The episode {episode_id} has ended: POST /v1/episodes opens another.")
+
+
+def unknown(episode_id: str) -> NotFound:
+    return NotFound(f"There is no episode {episode_id}: POST /v1/episodes opens one.", param="episode_id")

@@ -1,0 +1,243 @@
+"""What an engine's answer says about tokens, folded from its events, and the answer without what was not asked for.
+
+The engine is always asked for token ids, log-probabilities and usage. `Capture.feed` takes them out of each event,
+strips those that the agent did not ask for in place, and leaves the rest of the event alone. Tokens come from the
+engine alone: nothing is padded, guessed or read from text. A choice with something amiss is kept with its reason. A
+whole answer is a stream of one event. Pure; what an error means for the call is left to `proxy.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, Final, cast
+
+from gateway.dialects.base import Asked, Json
+from gateway.messages import MessageFold, hide_reasoning
+from tracker.errors import UpstreamFailed
+from tracker.types import Choice, Reason
+
+NO_LOGPROB: Final = -9999.0
+"""What engines write where they have none; nothing at or below it is a log-probability."""
+MAX_TOKEN_ID: Final = 2**31
+MALFORMED: Final = "The engine's answer is not understood"
+
+
+class EndTokens:
+    """The end tokens of one policy, learned from answers that ended by themselves.
+
+    The gateway has no tokenizer. An engine says "length" where the limit cut an answer, but other finish reasons
+    ("tool_calls") can hide that; then the last id is compared with what answers are known to end in.
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def learn(self, ids: tuple[int, ...], limit: int | None, *, by_itself: bool) -> None:
+        """Take the last id of an answer that ended before its limit, without a stop string."""
+        if by_itself and ids and (limit is None or len(ids) < limit):
+            self._seen.add(ids[-1])
+
+    def is_truncated(self, ids: tuple[int, ...], limit: int | None, finish_reason: str | None) -> bool:
+        """Whether the limit was used up and the last id is no end token."""
+        if finish_reason == "length":
+            return not ids or ids[-1] not in self._seen
+        if limit is None or len(ids) < limit or not ids:
+            return False
+        return ids[-1] not in self._seen if self._seen else finish_reason != "stop"
+
+
+class Capture:
+    """Folds the events of one answer."""
+
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
+        self._choices: dict[int, _ChoiceFold] = {}
+        self._num_finished = 0
+        self._prompt: list[int] = []
+        self.usage_prompt_tokens: int | None = None
+        self.usage_completion_tokens: int | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every choice that was asked for has its finish reason."""
+        return self._num_finished >= self._asked.num_choices
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        return tuple(self._prompt)
+
+    def feed(self, event: Json) -> bool:
+        """Take what an event says and strip it in place; False if nothing of it is for the agent."""
+        choices = event.get("choices")
+        if not isinstance(choices, list):
+            raise UpstreamFailed(f"{MALFORMED}: an event without choices.")
+        self._take_usage(event)
+        self._take_prompt(event)
+        for choice in cast("list[object]", choices):
+            if not isinstance(choice, dict):
+                raise UpstreamFailed(f"{MALFORMED}: a choice that is no object.")
+            self._take_choice(cast("Json", choice))
+        had_usage = "usage" in event
+        if had_usage and not self._asked.shows_usage:
+            del event["usage"]
+        return len(cast("list[object]", choices)) > 0 or not had_usage or self._asked.shows_usage
+
+    def choices(self, limit: int | None, ends: EndTokens) -> tuple[Choice, ...]:
+        """Every choice as far as it came, each with what is amiss with it."""
+        folds = sorted(self._choices.items())
+        wrong = self._usage_mismatch()
+        for _, fold in folds:
+            ends.learn(tuple(fold.ids), limit, by_itself=fold.ended_by_itself and not self._asked.has_stop)
+        return tuple(
+            Choice(
+                index=index,
+                sampled_ids=tuple(fold.ids),
+                logprobs=fold.reported_logprobs(),
+                finish_reason=fold.finish_reason,
+                truncated=ends.is_truncated(tuple(fold.ids), limit, fold.finish_reason),
+                message=fold.message.encode(),
+                reason=fold.reason(bool(self._prompt), wrong),
+            )
+            for index, fold in folds
+        )
+
+    def detail(self) -> str:
+        """For people: the counts that do not agree, if any."""
+        told = [
+            f"choice {index}: {len(fold.ids)} ids, {len(fold.scores)} log-probabilities"
+            for index, fold in sorted(self._choices.items())
+            if len(fold.ids) != len(fold.scores) or fold.has_bad_score
+        ]
+        if self._usage_mismatch():
+            total = sum(len(fold.ids) for fold in self._choices.values())
+            told.append(
+                f"usage says {self.usage_prompt_tokens} + {self.usage_completion_tokens} tokens, "
+                f"the ids are {len(self._prompt)} + {total}"
+            )
+        return "; ".join(told)
+
+    def _usage_mismatch(self) -> bool:
+        total = sum(len(fold.ids) for fold in self._choices.values())
+        if self.usage_completion_tokens is not None and self.usage_completion_tokens != total:
+            return True
+        return bool(self.usage_prompt_tokens) and bool(self._prompt) and self.usage_prompt_tokens != len(self._prompt)
+
+    def _take_usage(self, event: Json) -> None:
+        usage = event.get("usage")
+        if isinstance(usage, dict):
+            counts = cast("Json", usage)
+            self.usage_prompt_tokens = _count(counts.get("prompt_tokens"))
+            self.usage_completion_tokens = _count(counts.get("completion_tokens"))
+
+    def _take_prompt(self, holder: Json) -> None:
+        if "prompt_token_ids" in holder:
+            ids = _token_ids(holder["prompt_token_ids"])
+            if ids and not self._prompt:
+                self._prompt = ids
+            if not self._asked.shows_token_ids:
+                del holder["prompt_token_ids"]
+
+    def _take_choice(self, choice: Json) -> None:
+        index = choice.get("index", 0)
+        if type(index) is not int or index < 0:
+            raise UpstreamFailed(f"{MALFORMED}: a choice without an index.")
+        fold = self._choices.get(index)
+        if fold is None:
+            fold = self._choices[index] = _ChoiceFold()
+        self._take_prompt(choice)
+        fold.take_ids(choice.get("token_ids"))
+        fold.take_logprobs(choice.get("logprobs"))
+        if not self._asked.shows_token_ids:
+            choice.pop("token_ids", None)
+        if not self._asked.shows_logprobs:
+            choice.pop("logprobs", None)
+        self._take_words(choice, fold)
+        if choice.get("finish_reason") is not None and fold.finish_reason is None:
+            fold.finish(str(choice["finish_reason"]), choice.get("stop_reason"))
+            self._num_finished += 1
+
+    def _take_words(self, choice: Json, fold: _ChoiceFold) -> None:
+        if isinstance(text := choice.get("text"), str):
+            fold.message.add_text(text)
+            return
+        for name in ("delta", "message"):
+            words = choice.get(name)
+            if not isinstance(words, dict):
+                continue
+            said = cast("Json", words)
+            if not self._asked.shows_reasoning:
+                hide_reasoning(said)
+            if name == "delta":
+                fold.message.add_delta(said)
+            else:
+                fold.message.set_whole(said)
+
+
+class _ChoiceFold:
+    """One choice as it comes in."""
+
+    __slots__ = ("ended_by_itself", "finish_reason", "has_bad_score", "ids", "message", "scores")
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.scores: list[float] = []
+        self.has_bad_score = False
+        self.finish_reason: str | None = None
+        self.ended_by_itself = False
+        self.message = MessageFold()
+
+    def take_ids(self, value: object) -> None:
+        self.ids += _token_ids(value)
+
+    def take_logprobs(self, value: object) -> None:
+        """Chat: `content[].logprob`; completions: `token_logprobs`."""
+        if not isinstance(value, dict):
+            return
+        block = cast("Json", value)
+        content = block.get("content")
+        if isinstance(content, list):
+            entries = cast("list[Any]", content)
+            self._take_scores(cast("Json", e).get("logprob") if isinstance(e, dict) else None for e in entries)
+        elif isinstance(scores := block.get("token_logprobs"), list):
+            self._take_scores(cast("list[object]", scores))
+
+    def finish(self, reason: str, stop_reason: object) -> None:
+        """Note how it ended; a stop reason names the stop string or token that the agent gave."""
+        self.finish_reason = reason
+        self.ended_by_itself = reason == "stop" and stop_reason is None
+
+    def reported_logprobs(self) -> tuple[float, ...]:
+        """As the engine gave them; none at all where one is missing or no number, since none is made up."""
+        return tuple(self.scores) if all(map(math.isfinite, self.scores)) else ()
+
+    def reason(self, has_prompt: bool, usage_is_wrong: bool) -> Reason | None:
+        """The first thing amiss, from the coarsest on."""
+        if not self.ids:
+            return Reason.NO_IDS
+        if not has_prompt:
+            return Reason.NO_PROMPT_IDS
+        if usage_is_wrong:
+            return Reason.IDS_USAGE_MISMATCH
+        if len(self.ids) != len(self.scores):
+            return Reason.IDS_LOGPROBS_MISMATCH
+        return Reason.BAD_LOGPROB if self.has_bad_score else None
+
+    def _take_scores(self, scores: Iterable[object]) -> None:
+        for score in scores:
+            value = float(score) if type(score) in (float, int) else math.nan  # pyright: ignore[reportArgumentType]
+            if not (NO_LOGPROB < value < math.inf):
+                self.has_bad_score = True
+            self.scores.append(value)
+
+
+def _token_ids(value: object) -> list[int]:
+    """The ids, or none at all if any of them is no token id."""
+    if not isinstance(value, list):
+        return []
+    ids = cast("list[Any]", value)
+    return ids if all(type(i) is int and 0 <= i < MAX_TOKEN_ID for i in ids) else []
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int else None

@@ -1,0 +1,170 @@
+"""What every dialect gives the door: a request as it was understood, and how to ask an engine for it.
+
+A dialect parses once, refuses what is dangerous or cannot be honoured, and keeps the agent's own bytes for everything
+it need not know: a number is sent on as it was written. Fields that every dialect refuses stand here. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Protocol, cast
+
+import msgspec
+
+from tracker.errors import BadRequest
+from tracker.types import Record, Sampling
+
+Json = dict[str, Any]
+"""A JSON object of the engine's or the agent's that passes through: nothing of ours."""
+
+FORBIDDEN_ANYWHERE: Final = frozenset(
+    {
+        "api_base",
+        "api_key",
+        "api_version",
+        "azure_endpoint",
+        "base_url",
+        "chat_template",
+        "custom_llm_provider",
+        "default_headers",
+        "extra_body",
+        "extra_headers",
+        "extra_query",
+        "http_client",
+        "prompt_embeds",
+        "proxies",
+        "proxy",
+    }
+)
+"""They steer a proxy or an engine to where the caller has no business, at whatever depth they stand."""
+FORBIDDEN: Final = FORBIDDEN_ANYWHERE | {
+    "cache_salt",
+    "kv_transfer_params",
+    "logits_processors",
+    "priority",
+    "request_id",
+    "truncate_prompt_tokens",
+    "vllm_xargs",
+}
+"""Refused at the top of a body."""
+_SUSPECT: Final = re.compile(rb"\\u|" + b"|".join(sorted(name.encode() for name in FORBIDDEN_ANYWHERE)))
+
+
+class Limits(Record, frozen=True):
+    """The caps of the gateway's settings."""
+
+    max_choices: int = 8
+    max_output_tokens: int | None = None
+
+
+class Asked(Record, frozen=True):
+    """One request, understood. `shows_…` is what the agent asked to see; the rest is stripped from the answer."""
+
+    model: str
+    streams: bool = False
+    num_choices: int = 1
+    shows_usage: bool = True
+    """Whole answers always do; streams where `stream_options.include_usage` says so."""
+    shows_logprobs: bool = False
+    shows_token_ids: bool = False
+    shows_reasoning: bool = True
+    has_media: bool = False
+    """Images, sound or video: their tokens are not what a trainer could run."""
+    has_stop: bool = False
+    """The agent gave stop strings, so "stop" need not mean an end token."""
+    sampling: Sampling = Sampling()
+    """What the agent asked for; `given` says which fields it named."""
+    given: frozenset[str] = frozenset()
+    """Names of all fields that are present and not null."""
+    messages: tuple[bytes, ...] = ()
+    request: bytes = b"{}"
+    """The body as the agent sent it, without its messages."""
+    fields: Mapping[str, msgspec.Raw] = {}
+    """What is sent on, before the fields that the gateway owns."""
+
+
+class Dialect(Protocol):
+    """One shape of request and answer."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def id_prefix(self) -> str:
+        """What ids of its answers begin with."""
+        ...
+
+    @property
+    def engine_path(self) -> str:
+        """The route of the engine that is asked."""
+        ...
+
+    def parse(self, body: bytes, limits: Limits) -> Asked:
+        """Understand a request; raises `BadRequest`, saying what to write instead."""
+        ...
+
+    def engine_body(self, asked: Asked, model: str, sampling: Sampling, *, overrides: bool) -> bytes:
+        """What the engine is sent; `overrides` drops the agent's own sampling fields."""
+        ...
+
+
+def parse_fields(body: bytes) -> dict[str, msgspec.Raw]:
+    """The fields of a JSON object, each as its own bytes, without those that are null."""
+    try:
+        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except msgspec.ValidationError as error:
+        raise BadRequest("The body must be a JSON object.", code="invalid_json") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"The body is not valid JSON: {error}.", code="invalid_json") from error
+    return {name: raw for name, raw in fields.items() if bytes(raw) != b"null"}
+
+
+def refuse_forbidden(fields: Mapping[str, msgspec.Raw], own_words: frozenset[str]) -> None:
+    """Raise on a field that could steer the proxy or the engine.
+
+    `own_words` are the fields that hold what the agent says to the model or to itself: no name in them means anything
+    to us. Schemas of tools and of structured output are left out the same way.
+    """
+    for name, raw in fields.items():
+        if name in FORBIDDEN:
+            raise _forbidden(name)
+        if name not in own_words and _SUSPECT.search(raw):
+            _refuse_inside(decode_json(bytes(raw), name), name)
+
+
+def decode_json(raw: bytes, where: str) -> object:
+    """Decode a part of the body; `where` names it in the error."""
+    try:
+        return cast("object", msgspec.json.decode(raw))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"{where} is not valid JSON: {error}.", param=where, code="invalid_json") from error
+
+
+def invalid_field(error: msgspec.ValidationError) -> BadRequest:
+    """A 400 that names the field of a wrong type."""
+    message, _, path = str(error).partition(" - at `$.")
+    param = path.rstrip("`") or None
+    if message.startswith("Object missing required field"):
+        param = message.split("`")[1]
+    where = f"{param}: " if path else ""
+    return BadRequest(f"{where}{message}.", param=param)
+
+
+_SCHEMAS: Final = frozenset({"parameters", "input_schema", "schema", "guided_json", "json"})
+
+
+def _refuse_inside(value: object, where: str) -> None:
+    if isinstance(value, list):
+        for item in cast("list[object]", value):
+            _refuse_inside(item, where)
+    elif isinstance(value, dict):
+        for name, item in cast("dict[str, object]", value).items():
+            if name in FORBIDDEN_ANYWHERE:
+                raise _forbidden(f"{where}.{name}")
+            if name not in _SCHEMAS:
+                _refuse_inside(item, f"{where}.{name}")
+
+
+def _forbidden(where: str) -> BadRequest:
+    return BadRequest(f"The field {where} is not allowed here: leave it out.", param=where, code="forbidden_field")

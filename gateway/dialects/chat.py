@@ -1,0 +1,265 @@
+"""OpenAI's chat completions, as agents send them and as vLLM is asked for them.
+
+Honoured by the engine: everything that is passed on untouched. Honoured here: `n`, the limits (`max_completion_tokens`
+wins over `max_tokens`), `stream_options`, `logprobs`, `return_token_ids`, `include_reasoning`, role `developer` (the
+engine gets `system` in its place), `store` (every call is recorded), and the sampling fields, which the policy's may
+replace. Refused, because no engine here can honour them: `functions`, `function_call`, `audio`, `modalities` other
+than text, `web_search_options`, a `service_tier` other than the default, media by remote URL. Fields that nobody
+defines go on. The conversation is never rewritten, joined or re-encoded beyond the role. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import msgspec
+
+from gateway.dialects.base import Asked, Json, Limits, decode_json, invalid_field, parse_fields, refuse_forbidden
+from gateway.routing import KNOBS, NEUTRAL, knobs
+from tracker.errors import BadRequest
+from tracker.types import Sampling
+
+OWN_WORDS: Final = frozenset({"messages", "metadata", "guided_json"})
+UNSUPPORTED: Final[Mapping[str, str]] = {
+    "functions": "write tools instead",
+    "function_call": "write tool_choice instead",
+    "audio": "this model answers with text only",
+    "web_search_options": "give the model a tool that searches instead",
+}
+CONSTRAINTS: Final = (
+    "grammar",
+    "guided_choice",
+    "guided_grammar",
+    "guided_json",
+    "guided_regex",
+    "json_schema",
+    "structured_outputs",
+)
+"""Fields that shape the answer with a grammar."""
+NEUTRAL_BIASES: Final = (b"{}", b"[]", b"0", b"false", b"0.0")
+MAX_TOP_LOGPROBS: Final = 20
+_WORDS: Final = frozenset({"type", "text", "refusal", "thinking"})
+"""Keys of a content part that hold words, where a URL is only text."""
+_REMOTE: Final = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+class _ResponseFormat(msgspec.Struct):
+    type: str = "text"
+
+
+class _Body(msgspec.Struct):
+    """The fields that must be known, with the types the dialect gives them."""
+
+    model: str
+    messages: list[msgspec.Raw]
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    n: int | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    return_token_ids: bool | None = None
+    include_reasoning: bool | None = None
+    response_format: _ResponseFormat | None = None
+    tool_choice: str | Json | None = None
+    tools: list[msgspec.Raw] | None = None
+    modalities: list[str] | None = None
+    service_tier: str | None = None
+    stop: str | list[str] | None = None
+
+
+class _Message(msgspec.Struct):
+    role: str
+    content: Any = None
+
+
+class Chat:
+    """The dialect of `/v1/chat/completions`."""
+
+    name = "chat"
+    id_prefix = "chatcmpl-"
+    engine_path = "/v1/chat/completions"
+
+    def parse(self, body: bytes, limits: Limits) -> Asked:
+        """Understand a request; raises `BadRequest`, saying what to write instead."""
+        fields = parse_fields(body)
+        refuse_forbidden(fields, OWN_WORDS)
+        try:
+            known = msgspec.json.decode(body, type=_Body)
+        except msgspec.ValidationError as error:
+            raise invalid_field(error) from error
+        _refuse_unsupported(fields, known)
+        _check_ranges(known, limits)
+        request = msgspec.json.encode({name: raw for name, raw in fields.items() if name != "messages"})
+        messages, has_media = _read_messages(known.messages)
+        fields["messages"] = msgspec.Raw(b"[" + b",".join(_for_engine(raw) for raw in messages) + b"]")
+        streams = bool(known.stream)
+        options = known.stream_options or _StreamOptions()
+        return Asked(
+            model=known.model,
+            streams=streams,
+            num_choices=known.n or 1,
+            shows_usage=not streams or bool(options.include_usage),
+            shows_logprobs=bool(known.logprobs),
+            shows_token_ids=bool(known.return_token_ids),
+            shows_reasoning=known.include_reasoning is not False,
+            has_media=has_media,
+            has_stop=bool(known.stop),
+            sampling=_sampling(known, fields, limits),
+            given=frozenset(fields),
+            messages=messages,
+            request=request,
+            fields=fields,
+        )
+
+    def engine_body(self, asked: Asked, model: str, sampling: Sampling, *, overrides: bool) -> bytes:
+        """What the engine is sent: the agent's fields, with those replaced that the gateway owns."""
+        body: dict[str, Any] = dict(asked.fields)
+        if overrides:
+            for name in KNOBS:
+                body.pop(name, None)
+        for name, value in knobs(sampling).items():
+            if name not in NEUTRAL or name not in body:
+                body[name] = value
+        body["model"] = model
+        body["logprobs"] = True
+        body.setdefault("top_logprobs", 0)
+        body["return_token_ids"] = True
+        if not asked.shows_reasoning:
+            body["include_reasoning"] = True
+        if asked.streams:
+            given = asked.fields.get("stream_options")
+            options = decode_json(b"{}" if given is None else bytes(given), "stream_options")
+            body["stream_options"] = {**cast("Json", options), "include_usage": True}
+        if sampling.max_tokens is not None:
+            body["max_tokens"] = body["max_completion_tokens"] = sampling.max_tokens
+        return msgspec.json.encode(body)
+
+
+def _refuse_unsupported(fields: Mapping[str, msgspec.Raw], known: _Body) -> None:
+    for name, instead in UNSUPPORTED.items():
+        if name in fields and bytes(fields[name]) != b"[]":
+            raise BadRequest(f"{name} is not supported: {instead}.", param=name, code="unsupported_field")
+    if known.modalities is not None and set(known.modalities) - {"text"}:
+        raise BadRequest('modalities: write ["text"]; this model answers with text only.', param="modalities")
+    if known.service_tier not in (None, "auto", "default"):
+        raise BadRequest('service_tier: write "auto" or leave it out; there is one tier.', param="service_tier")
+    if known.stream_options is not None and not known.stream:
+        raise BadRequest("stream_options is only allowed with stream: true.", param="stream_options")
+    if known.top_logprobs and not known.logprobs:
+        raise BadRequest("top_logprobs needs logprobs: true.", param="top_logprobs")
+
+
+def _check_ranges(known: _Body, limits: Limits) -> None:
+    if not known.model:
+        raise BadRequest("model: name one.", param="model")
+    if not known.messages:
+        raise BadRequest("messages: send at least one.", param="messages")
+    if known.n is not None and not 1 <= known.n <= limits.max_choices:
+        raise BadRequest(f"n: write 1 to {limits.max_choices}.", param="n")
+    for name in ("max_tokens", "max_completion_tokens"):
+        if (value := getattr(known, name)) is not None and value < 1:
+            raise BadRequest(f"{name}: write at least 1, or leave it out.", param=name)
+    if known.top_logprobs is not None and not 0 <= known.top_logprobs <= MAX_TOP_LOGPROBS:
+        raise BadRequest(f"top_logprobs: write 0 to {MAX_TOP_LOGPROBS}.", param="top_logprobs")
+
+
+def _read_messages(raws: list[msgspec.Raw]) -> tuple[tuple[bytes, ...], bool]:
+    """Every message as its own bytes, and whether any holds media."""
+    has_media = False
+    for number, raw in enumerate(raws):
+        try:
+            message = msgspec.json.decode(raw, type=_Message)
+        except msgspec.ValidationError as error:
+            refused = invalid_field(error)
+            where = f"messages[{number}]" + (f".{refused.param}" if refused.param else "")
+            raise BadRequest(f"{where}: {error}.", param=where) from error
+        content: object = message.content
+        if isinstance(content, list):
+            for part in cast("list[object]", content):
+                has_media |= _holds_media(part, f"messages[{number}].content")
+    return tuple(bytes(raw) for raw in raws), has_media
+
+
+def _holds_media(part: object, where: str) -> bool:
+    """Whether a content part is more than words; raises if it would make the engine fetch something."""
+    if not isinstance(part, dict):
+        return False
+    rest = {name: value for name, value in cast("Json", part).items() if name not in _WORDS and value is not None}
+    for name, value in rest.items():
+        if name.endswith("_embeds"):
+            raise BadRequest(f"{where}: {name} is not allowed.", param=where, code="forbidden_field")
+        if _is_remote(value):
+            told = f"{where}: {name} names a remote address, which is never fetched; send a data: URL instead."
+            raise BadRequest(told, param=where, code="remote_media")
+    kind = str(cast("Json", part).get("type", "text"))
+    if kind.endswith("_embeds"):
+        raise BadRequest(f"{where}: {kind} is not allowed.", param=where, code="forbidden_field")
+    return any(mark in name for name in (kind, *rest) for mark in ("image", "audio", "video", "file"))
+
+
+def _is_remote(value: object) -> bool:
+    if isinstance(value, str):
+        return _REMOTE.match(value) is not None
+    if isinstance(value, dict):
+        return any(_is_remote(item) for item in cast("Json", value).values())
+    return isinstance(value, list) and any(_is_remote(item) for item in cast("list[object]", value))
+
+
+def _for_engine(raw: bytes) -> bytes:
+    """The message with role `developer` as `system`; every other one as it is."""
+    if b"developer" not in raw and b"\\u" not in raw:
+        return raw
+    message = cast("Json", decode_json(raw, "messages"))
+    if message.get("role") != "developer":
+        return raw
+    return msgspec.json.encode({**message, "role": "system"})
+
+
+def _sampling(known: _Body, fields: Mapping[str, msgspec.Raw], limits: Limits) -> Sampling:
+    """What the agent asked for, neutral where it did not say."""
+    limit = known.max_completion_tokens or known.max_tokens
+    if limits.max_output_tokens is not None:
+        limit = min(limit or limits.max_output_tokens, limits.max_output_tokens)
+    return Sampling(
+        temperature=1.0 if known.temperature is None else known.temperature,
+        top_p=1.0 if known.top_p is None else known.top_p,
+        top_k=-1 if known.top_k is None else known.top_k,
+        min_p=known.min_p or 0.0,
+        max_tokens=limit,
+        seed=known.seed,
+        constrained=_is_constrained(known, fields),
+        biased=_is_biased(known, fields),
+    )
+
+
+def _is_constrained(known: _Body, fields: Mapping[str, msgspec.Raw]) -> bool:
+    """Whether a grammar or a forced tool shapes the answer."""
+    if known.response_format is not None and known.response_format.type != "text":
+        return True
+    if isinstance(known.tool_choice, dict) or known.tool_choice not in (None, "auto", "none"):
+        return True
+    return any(name in fields for name in CONSTRAINTS)
+
+
+def _is_biased(known: _Body, fields: Mapping[str, msgspec.Raw]) -> bool:
+    """Whether something beside temperature and truncation changes the distribution."""
+    if any(getattr(known, name) not in (None, neutral) for name, neutral in NEUTRAL.items()):
+        return True
+    names = [name for name in KNOBS if name not in _Body.__struct_fields__]
+    return any(name in fields and bytes(fields[name]) not in NEUTRAL_BIASES for name in names)

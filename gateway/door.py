@@ -1,0 +1,190 @@
+"""The agent's door: a raw ASGI application for agents' paths, since bodies and streams are much cheaper this way.
+
+It reads and bounds the request, asks who is calling, for which episode and which policy, and hands the call to
+`proxy.py`. Every refusal is an error in OpenAI's form, raised before anything is stored. What agents never reach has
+no route here: paths are matched against a list, never passed through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import secrets
+from typing import Any, Final
+
+import msgspec
+
+from gateway.admission import Admission
+from gateway.auth import Caller
+from gateway.dependencies import Services
+from gateway.dialects.base import Dialect, Limits
+from gateway.dialects.chat import Chat
+from gateway.identity import Claims, call_id_of, episode_of
+from gateway.paths import AgentPath, normalise
+from gateway.proxy import Order, Proxy
+from gateway.replies import ClientWatch, Message, Receive, Reply, Send
+from gateway.routing import PolicyRoute, find_policy
+from gateway.upstream import Upstream
+from tracker.errors import BadRequest, HoneError, NotFound, TooLarge
+from tracker.types import ID_PATTERN, Sampling, Scope
+
+__all__ = ["AgentPath", "Door", "normalise"]
+
+METHODS: Final = {"models": "GET", "chat/completions": "POST"}
+_ROLE: Final = re.compile(ID_PATTERN)
+_RETRY: Final = re.compile(r"[0-9]{1,4}")
+
+
+class SlowBody(BadRequest):
+    """The body did not come in time."""
+
+    status = 408
+    code = "body_timeout"
+
+
+class WrongMethod(BadRequest):
+    """The path exists, under another method."""
+
+    status = 405
+    code = "method_not_allowed"
+
+
+class Hangup(Exception):
+    """The client left while it sent its body."""
+
+
+class Door:
+    """Serves agents; one for each process, closed with `close`."""
+
+    def __init__(self, services: Services) -> None:
+        settings = services.settings
+        self._services = services
+        self._upstream = Upstream(settings.engine_key, settings.call_timeout_s)
+        self._admission = Admission(services)
+        self._proxy = Proxy(services, self._upstream, self._admission)
+        self._limits = Limits(max_choices=settings.max_choices, max_output_tokens=settings.max_output_tokens)
+        self._dialects: dict[str, Dialect] = {"chat/completions": Chat()}
+        self._policies = tuple(
+            PolicyRoute(name=p.name, aliases=p.aliases, sampling=Sampling(**p.sampling.model_dump()))
+            for p in settings.stores.policies
+        )
+
+    async def close(self) -> None:
+        """Close the connections to engines."""
+        await self._upstream.close()
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        reply = Reply(send)
+        try:
+            await self._answer(scope, receive, reply)
+        except HoneError as error:
+            await reply.fail(error)
+        except Hangup:
+            return
+
+    async def _answer(self, scope: Message, receive: Receive, reply: Reply) -> None:
+        path = normalise(scope.get("raw_path") or str(scope["path"]).encode())
+        if path is None:
+            raise NotFound("There is no such path; agents call /v1/chat/completions and /v1/models.")
+        headers = RequestHeaders(scope["headers"])
+        caller = await self._services.keys.authenticate(headers.one("authorization"), headers.one("x-api-key"))
+        if caller.episode_id is None:
+            caller.require(Scope.AGENT)
+        if scope["method"] != METHODS[path.route]:
+            reply.add_header("allow", METHODS[path.route])
+            raise WrongMethod(f"Write {METHODS[path.route]} instead of {scope['method']}.")
+        if path.route == "models":
+            await reply.whole(self._models(path.model))
+            return
+        body = await self._read_body(headers, receive)
+        order = await self._order(self._dialects[path.route], path, headers, caller, body, reply)
+        async with ClientWatch(receive) as client:
+            await self._proxy.serve(order, reply, client)
+
+    async def _read_body(self, headers: RequestHeaders, receive: Receive) -> bytes:
+        settings = self._services.settings
+        if headers.one("content-encoding") not in (None, "identity"):
+            raise BadRequest("Send the body without a content-encoding.", param="content-encoding")
+        try:
+            async with asyncio.timeout(settings.body_timeout_s):
+                return await _read(receive, headers.one("content-length"), settings.max_body_bytes)
+        except TimeoutError:
+            raise SlowBody(f"The body did not come within {settings.body_timeout_s:g} s.") from None
+
+    async def _order(
+        self, dialect: Dialect, path: AgentPath, headers: RequestHeaders, caller: Caller, body: bytes, reply: Reply
+    ) -> Order:
+        """Everything that can refuse a call before anything is written."""
+        asked = dialect.parse(body, self._limits)
+        route = find_policy(asked.model, self._policies)
+        reply.add_header("x-hone-policy", route.name)
+        claims = Claims(path=path.episode_id, header=headers.one("x-hone-episode"), key=caller.episode_id)
+        episode_id = episode_of(claims)
+        admitted = await self._admission.admit(caller.tenant, episode_id)
+        reply.add_header("x-hone-episode", episode_id)
+        retry = headers.one("x-stainless-retry-count") or "0"
+        return Order(
+            call_id=call_id_of(dialect.id_prefix, episode_id, secrets.token_hex(16)),
+            admitted=admitted,
+            route=route,
+            dialect=dialect,
+            asked=asked,
+            key_id=caller.key_id,
+            body_digest=hashlib.sha256(body).hexdigest(),
+            retry=int(retry) if _RETRY.fullmatch(retry) else 0,
+            role=_role(headers.one("x-hone-role")),
+        )
+
+    def _models(self, name: str | None) -> bytes:
+        """The policies and their aliases, as OpenAI lists models."""
+        names = [name for policy in self._policies for name in (policy.name, *policy.aliases)]
+        cards = {each: {"id": each, "object": "model", "created": 0, "owned_by": "hone"} for each in names}
+        if name is None:
+            return msgspec.json.encode({"object": "list", "data": list(cards.values())})
+        if name not in cards:
+            told = f"There is no model {name!r}; there are: {', '.join(sorted(cards))}."
+            raise NotFound(told, param="model", code="model_not_found")
+        return msgspec.json.encode(cards[name])
+
+
+class RequestHeaders:
+    """The headers of a request, by lower-case name."""
+
+    def __init__(self, raw: list[tuple[bytes, bytes]]) -> None:
+        self._raw = raw
+
+    def one(self, name: str) -> str | None:
+        """The value of a header; raises if it stands there twice with different ones."""
+        wanted = name.encode()
+        values = {value for key, value in self._raw if key == wanted}
+        if len(values) > 1:
+            raise BadRequest(f"The header {name} stands there more than once: send it once.", param=name)
+        return values.pop().decode("latin-1").strip() or None if values else None
+
+
+def _role(given: str | None) -> str:
+    if given is None:
+        return "main"
+    if not _ROLE.fullmatch(given):
+        raise BadRequest(f"X-Hone-Role does not match {ID_PATTERN}.", param="X-Hone-Role")
+    return given
+
+
+async def _read(receive: Receive, declared: str | None, limit: int) -> bytes:
+    """The whole body, given up as soon as it is known to be too large."""
+    if declared is not None and declared.isdigit() and int(declared) > limit:
+        raise TooLarge(f"The body has {declared} bytes; {limit} are allowed (HONE_MAX_BODY_BYTES).")
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message: dict[str, Any] = dict(await receive())
+        if message["type"] == "http.disconnect":
+            raise Hangup
+        part: bytes = message.get("body", b"")
+        size += len(part)
+        if size > limit:
+            raise TooLarge(f"The body has more than {limit} bytes (HONE_MAX_BODY_BYTES).")
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)

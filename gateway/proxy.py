@@ -1,0 +1,325 @@
+"""The life of a call: intent, engine, events on to the agent, record, release.
+
+Nothing leaves for an engine before its intent is written. Events go on as they come; from the last choice's finish
+event on they are held until `end_call` has appended the call, and only then released. A client that leaves before the
+release has an aborted call, after it a delivered one. A failure of the engine is a real status before the first byte
+and one error event after it; the call is kept either way. Streams and whole answers take the same path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import aclosing
+from typing import Any, Final, cast
+
+from gateway.admission import BEST_EFFORT, Admission, Admitted, ended
+from gateway.capture import MALFORMED, Capture, EndTokens
+from gateway.dependencies import Services
+from gateway.dialects.base import Asked, Dialect, Json
+from gateway.engines import Placement
+from gateway.messages import decode_json_value, encode_json
+from gateway.replies import ClientGone, ClientWatch, Reply
+from gateway.routing import PolicyRoute, sampling_of, uses_policy_sampling
+from gateway.sse import SseEvent, encode_event
+from gateway.upstream import EngineRefused, Upstream, error_in
+from tracker.errors import Gone, HoneError, NotFound, SettingsError, Unavailable, UpstreamFailed
+from tracker.store import Begun
+from tracker.types import Call, CallState, Event, Intent, Reason, Record, Sampling
+
+LOG: Final = logging.getLogger("hone.proxy")
+RECORD_PAUSE_S: Final = 0.05
+"""Between two tries to record a call while the store is away."""
+ENDLESS: Final = "The engine ended its answer without a finish reason."
+
+
+class Order(Record, frozen=True):
+    """A call that was admitted: all that is known before anything is written."""
+
+    call_id: str
+    admitted: Admitted
+    route: PolicyRoute
+    dialect: Any
+    asked: Asked
+    key_id: str
+    body_digest: str
+    retry: int = 0
+    role: str = "main"
+
+    @property
+    def episode_id(self) -> str:
+        return self.admitted.head.episode_id
+
+    @property
+    def sampling(self) -> Sampling:
+        """The settings the engine is sent."""
+        return sampling_of(self.admitted.run, self.route.sampling, self.asked.sampling, self.asked.given)
+
+
+class Proxy:
+    """What all calls share."""
+
+    def __init__(self, services: Services, upstream: Upstream, admission: Admission) -> None:
+        self.services = services
+        self.upstream = upstream
+        self.admission = admission
+        self.ends: dict[str, EndTokens] = {}
+        """policy -> its end tokens, as far as they were seen."""
+        self.last_versions: dict[str, int] = {}
+        """policy -> the version of its newest call: what a best-effort call gets while the store is away."""
+
+    async def serve(self, order: Order, reply: Reply, client: ClientWatch) -> None:
+        """Serve one call to its end."""
+        exchange = Exchange(self, order, reply, client)
+        await exchange.begin()
+        await exchange.run()
+
+
+class Exchange:
+    """One call and its answer."""
+
+    def __init__(self, proxy: Proxy, order: Order, reply: Reply, client: ClientWatch) -> None:
+        self._proxy = proxy
+        self._services = proxy.services
+        self._order = order
+        self._reply = reply
+        self._client = client
+        self._dialect = cast("Dialect", order.dialect)
+        self._capture = Capture(order.asked)
+        self._ends = proxy.ends.setdefault(order.route.name, EndTokens())
+        self._held: list[bytes] = []
+        self._started_ms = self._services.clock.now_ms()
+        self._begun = Begun(index=0, version=proxy.last_versions.get(order.route.name, 0))
+        self._is_recorded = True
+        """False for a best-effort call whose intent could not be written."""
+        self._engine = ""
+        self._digest = ""
+
+    async def begin(self) -> None:
+        """Write the intent; raises what refuses the call before it leaves."""
+        order, settings = self._order, self._services.settings
+        lifetime_s = settings.call_timeout_s + settings.record_timeout_s
+        intent = Intent(
+            call_id=order.call_id,
+            episode_id=order.episode_id,
+            worker=self._services.worker_id,
+            deadline_ms=self._started_ms + int(lifetime_s * 1000),
+            started_ms=self._started_ms,
+            policy=order.route.name,
+            model=order.asked.model,
+            dialect=self._dialect.name,
+            role=order.role,
+            key_id=order.key_id,
+            body_digest=order.body_digest,
+            retry=order.retry,
+        )
+        self._engine = self._services.engines.suggest()
+        try:
+            self._begun = await self._services.store.begin_call(intent, order.admitted.run.pin, self._engine)
+        except Unavailable:
+            if order.admitted.run.record != BEST_EFFORT:
+                raise
+            self._is_recorded = False
+        except NotFound:
+            raise await self._proxy.admission.why_not(order.admitted.head.tenant, order.episode_id) from None
+        except Gone:
+            raise ended(order.episode_id) from None
+        self._proxy.last_versions[order.route.name] = self._begun.version
+        if self._begun.repinned_from is not None:
+            detail = f"{order.route.name}: {self._begun.repinned_from} -> {self._begun.version}"
+            event = Event(at_ms=self._started_ms, kind="repinned", detail=detail)
+            await self._services.store.add_event(order.episode_id, event)
+
+    async def run(self) -> None:
+        """Relay the answer, then record the call, then release what was held."""
+        self._reply.add_header("x-hone-call", self._order.call_id)
+        self._reply.add_header("x-hone-version", str(self._begun.version))
+        is_settled = False
+        try:
+            failure = await self._relay()
+            call = self._call(failure)
+            is_settled = True
+            await self._settle(call, failure)
+        finally:
+            if not is_settled and self._is_recorded:  # cut short by a stop or a fault of ours: shown as lost at once
+                now_ms = self._services.clock.now_ms()
+                await self._services.store.abandon_call(self._order.episode_id, self._order.call_id, now_ms)
+
+    # the engine
+
+    async def _relay(self) -> HoneError | ClientGone | None:
+        """Pass the answer on up to the held event; what went wrong, if anything did."""
+        settings = self._services.settings
+        try:
+            async with self._client.guard(), asyncio.timeout(settings.call_timeout_s):
+                serving = await self._services.versions.serving(self._order.route.name, self._begun.version)
+                placement = await self._services.engines.place(serving, self._begun.engine or self._engine)
+                self._engine, self._digest = placement.engine, placement.digest
+                with self._services.engines.in_flight(placement):
+                    await self._exchange(placement)
+        except ClientGone as gone:
+            return gone
+        except TimeoutError:
+            return UpstreamFailed(f"The engine did not finish within {settings.call_timeout_s:g} s.")
+        except SettingsError as error:
+            return UpstreamFailed(error.message, status=503)
+        except HoneError as error:
+            return error
+        return None
+
+    async def _exchange(self, placement: Placement) -> None:
+        order = self._order
+        overrides = uses_policy_sampling(order.admitted.run)
+        body = self._dialect.engine_body(order.asked, placement.model, order.sampling, overrides=overrides)
+        url = placement.engine + self._dialect.engine_path
+        request_id = order.call_id.removeprefix(self._dialect.id_prefix)
+        async with (
+            self._proxy.upstream.ask(url, body, request_id, streams=order.asked.streams) as answer,
+            aclosing(answer.batches()) as batches,
+        ):
+            async for events in batches:
+                await self._forward(events)
+        if not self._capture.is_finished:
+            raise UpstreamFailed(ENDLESS)
+
+    async def _forward(self, events: list[SseEvent]) -> None:
+        """Pass events on together; those before one that breaks the answer too."""
+        ready: list[bytes] = []
+        try:
+            for event in events:
+                ready.append(self._take(event))
+        finally:
+            if data := b"".join(ready):
+                await self._reply.events(data)
+
+    def _take(self, event: SseEvent) -> bytes:
+        """What of an event goes on now; from the last finish reason on it is held instead."""
+        passed = self._pass(event)
+        if self._capture.is_finished:
+            self._held.append(passed)
+            return b""
+        return passed
+
+    def _pass(self, event: SseEvent) -> bytes:
+        """An event as the agent gets it: its own id and model, without what it did not ask for."""
+        if event.data is None:
+            return event.raw
+        if event.is_done:
+            if not self._capture.is_finished:
+                raise UpstreamFailed(ENDLESS)
+            return event.raw
+        said = _object(event.data)
+        if (error := error_in(said)) is not None:
+            raise error
+        if not self._capture.feed(said):
+            return b""
+        self._relabel(said)
+        data = encode_json(said)
+        return encode_event(data) if self._order.asked.streams else data
+
+    def _relabel(self, said: Json) -> None:
+        said["id"] = self._order.call_id
+        said["model"] = self._order.asked.model
+
+    # the record
+
+    def _call(self, failure: HoneError | ClientGone | None) -> Call:
+        """The call as it stands now."""
+        order, capture = self._order, self._capture
+        sampling = order.sampling
+        state, reason, detail = _verdict(failure)
+        if reason is None and order.asked.has_media:
+            reason = Reason.IMAGES
+        return Call(
+            call_id=order.call_id,
+            episode_id=order.episode_id,
+            index=self._begun.index,
+            dialect=self._dialect.name,
+            policy=order.route.name,
+            model=order.asked.model,
+            version=self._begun.version,
+            adapter_digest=self._digest,
+            role=order.role,
+            state=state,
+            reason=reason,
+            detail=detail or capture.detail(),
+            prompt_ids=capture.prompt_ids,
+            choices=capture.choices(sampling.max_tokens, self._ends),
+            messages=order.asked.messages,
+            request=order.asked.request,
+            sampling=sampling,
+            engine=self._engine,
+            started_ms=self._started_ms,
+            ended_ms=self._services.clock.now_ms(),
+            key_id=order.key_id,
+            body_digest=order.body_digest,
+            retry=order.retry,
+            usage_completion_tokens=capture.usage_completion_tokens,
+        )
+
+    async def _settle(self, call: Call, failure: HoneError | ClientGone | None) -> None:
+        """Record, then tell the agent how it went."""
+        refused = await self._record(call)
+        if isinstance(failure, ClientGone):
+            return
+        if failure is not None or refused is not None:
+            await self._reply.fail(failure or refused or UpstreamFailed(ENDLESS))
+            return
+        held = b"".join(self._held)
+        if self._order.asked.streams:
+            await self._reply.events(held, last=True)
+        else:
+            await self._reply.whole(held)
+
+    async def _record(self, call: Call) -> HoneError | None:
+        """Append the call, trying again while the store is away; why its answer may not be released, if so."""
+        if not self._is_recorded:
+            await self._note_unrecorded(call)
+            return None
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + self._services.settings.record_timeout_s
+        while True:
+            try:
+                async with asyncio.timeout_at(until_s):
+                    if await self._services.store.end_call(call):
+                        return None
+                return Unavailable("The call was given up before its answer came: it cannot be recorded any more.")
+            except (Unavailable, TimeoutError) as error:
+                if loop.time() + RECORD_PAUSE_S >= until_s:
+                    return await self._give_up(call, error)
+            await asyncio.sleep(RECORD_PAUSE_S)
+            if self._client.is_gone and call.state is CallState.COMPLETED:
+                call = self._call(ClientGone())
+
+    async def _give_up(self, call: Call, error: Exception) -> HoneError | None:
+        LOG.error("call %s could not be recorded: %r", call.call_id, error)
+        if self._order.admitted.run.record == BEST_EFFORT:
+            await self._note_unrecorded(call)
+            return None
+        return Unavailable("The answer could not be recorded, so it is not released.")
+
+    async def _note_unrecorded(self, call: Call) -> None:
+        """Mark the episode: what was served without a record can never be trained as whole."""
+        event = Event(at_ms=call.ended_ms, kind=Reason.UNRECORDED, detail=call.call_id)
+        await self._services.ledger.add_event(call.episode_id, event)
+
+
+def _object(data: bytes) -> Json:
+    try:
+        said = decode_json_value(data)
+    except ValueError as error:
+        raise UpstreamFailed(f"{MALFORMED}: it is not JSON.") from error
+    if not isinstance(said, Mapping):
+        raise UpstreamFailed(f"{MALFORMED}: it is no JSON object.")
+    return cast("Json", said)
+
+
+def _verdict(failure: HoneError | ClientGone | None) -> tuple[CallState, Reason | None, str]:
+    """How the call ended, why none of it is trained, and the words for people."""
+    if failure is None:
+        return CallState.COMPLETED, None, ""
+    if isinstance(failure, ClientGone):
+        return CallState.ABORTED, Reason.CLIENT_GONE, "The client closed its connection before the answer was released."
+    overflow = isinstance(failure, EngineRefused) and failure.is_context_overflow
+    return CallState.FAILED, Reason.CONTEXT_LIMIT if overflow else Reason.UPSTREAM_FAILED, failure.message

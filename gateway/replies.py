@@ -1,0 +1,128 @@
+"""What the door sends back: whole answers, streams, errors in OpenAI's form; and how it learns that nobody listens.
+
+A reply has not begun until its first byte is ready, so every failure before that is a real status. After it, one error
+event ends the stream: never an end mark, never a made-up finish reason. When to send what is left to `proxy.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, MutableMapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import msgspec
+
+from gateway.answers import error_body
+from gateway.sse import encode_event
+from gateway.upstream import EngineRefused
+from tracker.errors import Gone, HoneError, TooManyRequests, Unavailable
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+JSON_TYPE: Final = (b"content-type", b"application/json")
+STREAM_HEADERS: Final = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+
+
+class ClientGone(Exception):
+    """The agent closed its connection."""
+
+
+class Reply:
+    """The answer to one request."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._started = False
+        self.headers: Headers = []
+        """Sent with whatever the answer turns out to be."""
+
+    def add_header(self, name: str, value: str) -> None:
+        self.headers.append((name.encode("latin-1"), value.encode("latin-1", "replace")))
+
+    async def whole(self, body: bytes, *, status: int = 200, extra: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        """One JSON answer."""
+        headers = [JSON_TYPE, (b"content-length", str(len(body)).encode()), *self.headers, *extra]
+        await self._start(status, headers)
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def events(self, data: bytes, *, last: bool = False) -> None:
+        """A piece of a stream, which begins with the first."""
+        if not self._started:
+            await self._start(200, [*STREAM_HEADERS, *self.headers])
+        await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+
+    async def fail(self, error: HoneError) -> None:
+        """A status if nothing was sent yet, else one error event and the end."""
+        body = msgspec.json.encode(error_body(error))
+        if self._started:
+            await self.events(encode_event(body), last=True)
+        else:
+            await self.whole(body, status=error.status, extra=error_headers(error))
+
+    async def _start(self, status: int, headers: Headers) -> None:
+        self._started = True
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+
+class ClientWatch:
+    """Knows when the client has left: servers drop what is sent after that without a word.
+
+    Used as a context around a request whose body was read. `guard` marks the part of the work that is given up at
+    once when the client leaves; outside of it `is_gone` is only noted.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._watcher: asyncio.Task[None] | None = None
+        self._guarded: asyncio.Task[Any] | None = None
+        self.is_gone = False
+
+    async def __aenter__(self) -> ClientWatch:
+        self._watcher = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.wait([self._watcher])
+
+    @asynccontextmanager
+    async def guard(self) -> AsyncGenerator[None]:
+        """Raise `ClientGone` inside as soon as the client has left."""
+        if self.is_gone:
+            raise ClientGone
+        self._guarded = task = asyncio.current_task()
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self.is_gone and task is not None and task.uncancel() == 0:
+                raise ClientGone from None
+            raise
+        finally:
+            self._guarded = None
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.is_gone = True
+        if self._guarded is not None:
+            self._guarded.cancel()
+
+
+def error_headers(error: HoneError) -> Headers:
+    """What tells SDKs whether and when to try again."""
+    if isinstance(error, Unavailable | TooManyRequests):
+        return [(b"retry-after", str(error.retry_after_s).encode())]
+    if isinstance(error, Gone):
+        return [(b"x-should-retry", b"false")]
+    if isinstance(error, EngineRefused):
+        return [(name.encode(), value.encode("latin-1", "replace")) for name, value in error.headers.items()]
+    return []

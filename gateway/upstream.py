@@ -1,0 +1,200 @@
+"""The way to an engine for agents' calls: one pool of connections, answers as batches of events, failures named.
+
+A whole answer comes out as one event, so that what follows has one path. Leaving `ask` closes the connection of an
+answer that was not read to its end, which is how an engine is told to stop. The caller's headers and key never pass;
+an engine's messages do, its address never. Which engine and what to ask is left to `proxy.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final, cast
+
+import aiohttp
+import msgspec
+
+from gateway.dialects.base import Json
+from gateway.sse import MAX_EVENT_BYTES, SseEvent, SseParser
+from tracker.errors import UpstreamFailed
+
+LOG: Final = logging.getLogger("hone.upstream")
+CONNECT_TIMEOUT_S: Final = 5.0
+KEEPALIVE_S: Final = 3.0
+"""Shorter than engines keep an idle connection (uvicorn: 5 s): a request on one just closed would fail for nothing."""
+DRAIN_S: Final = 0.5
+MAX_ERROR_BYTES: Final = 64 * 1024
+MAX_MESSAGE_CHARS: Final = 4_000
+PASSED_HEADERS: Final = ("retry-after",)
+OVERFLOW_MARKS: Final = ("context length", "context_length", "context window", "max_model_len", "maximum model length")
+UNREACHABLE: Final = "The engine cannot be reached."
+BROKE_OFF: Final = "The engine broke off its answer."
+BUSY: Final = 503
+
+
+class EngineRefused(UpstreamFailed):
+    """The engine answered with an error of its own, in words that are passed on."""
+
+    def __init__(self, message: str, *, status: int, kind: str, headers: Mapping[str, str]) -> None:
+        passes = 400 <= status < 500 or status == BUSY
+        super().__init__(message, status=status if passes else 502)
+        self.kind = kind
+        self.headers = dict(headers)
+        self.is_context_overflow = 400 <= status < 500 and any(mark in message.lower() for mark in OVERFLOW_MARKS)
+        if self.is_context_overflow:
+            self.code = "context_length_exceeded"
+
+
+class Upstream:
+    """Connections to all engines."""
+
+    def __init__(self, key: str | None, timeout_s: float) -> None:
+        self._headers = {"content-type": "application/json", "accept-encoding": "identity"}
+        if key:
+            self._headers["authorization"] = f"Bearer {key}"
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=timeout_s)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        """Close every connection."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    @asynccontextmanager
+    async def ask(self, url: str, body: bytes, request_id: str, *, streams: bool) -> AsyncGenerator[Answer]:
+        """Send a request; the answer's first bytes have come when this returns. Raises `UpstreamFailed`."""
+        headers = {**self._headers, "x-request-id": request_id}
+        try:
+            response = await self._pool().post(url, data=body, headers=headers, allow_redirects=False)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise _unreachable(error, url) from error
+        try:
+            if response.status != 200:
+                raise await _refusal(response)
+            if streams and response.content_type != "text/event-stream":
+                raise UpstreamFailed("The engine did not answer with a stream.")
+            yield Answer(response, streams)
+        finally:
+            response.close()  # of an answer that was read to its end the connection went back to the pool already
+
+    def _pool(self) -> aiohttp.ClientSession:
+        """The session; made at the first request, since it belongs to the running loop."""
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S, ttl_dns_cache=60)
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                timeout=self._timeout,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                skip_auto_headers=("user-agent",),
+                trust_env=False,
+                read_bufsize=2**18,
+            )
+        return self._session
+
+
+class Answer:
+    """The events of an answer, in batches as they arrive."""
+
+    def __init__(self, response: aiohttp.ClientResponse, streams: bool) -> None:
+        self._response = response
+        self._streams = streams
+
+    async def batches(self) -> AsyncGenerator[list[SseEvent]]:
+        """Events that came together, up to the end mark or the transport's end."""
+        if not self._streams:
+            raw = await self._whole()
+            yield [SseEvent(raw=raw, data=raw)]
+            return
+        parser = SseParser()
+        while chunk := await self._read():
+            if events := parser.feed(chunk):
+                yield events
+                if events[-1].is_done:
+                    await self._drain()
+                    return
+        if events := parser.close():
+            yield events
+
+    async def _whole(self) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        while chunk := await self._read():
+            size += len(chunk)
+            if size > MAX_EVENT_BYTES:
+                raise UpstreamFailed(f"The engine sent an answer of more than {MAX_EVENT_BYTES} bytes.")
+            parts.append(chunk)
+        return b"".join(parts)
+
+    async def _read(self) -> bytes:
+        """What has come, or nothing at the end."""
+        try:
+            return await self._response.content.readany()
+        except TimeoutError as error:
+            raise UpstreamFailed("The engine stopped answering.") from error
+        except (aiohttp.ClientError, OSError) as error:
+            LOG.warning("%s: %s %r", self._response.url, BROKE_OFF, error)
+            raise UpstreamFailed(BROKE_OFF) from error
+
+    async def _drain(self) -> None:
+        """Let the transport's end arrive behind the end mark, so that the connection can be used again."""
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                while await self._response.content.readany():
+                    pass
+        except (aiohttp.ClientError, OSError) as error:
+            LOG.info("%s: after its end mark: %r", self._response.url, error)
+
+
+def error_in(event: Json) -> EngineRefused | None:
+    """The error that an event is, where it is one: OpenAI's form, or vLLM's older `object: error`."""
+    said = event.get("error")
+    if said is None and event.get("object") != "error":
+        return None
+    return _refused(event if said is None else said, 500, {})
+
+
+async def _refusal(response: aiohttp.ClientResponse) -> UpstreamFailed:
+    """The engine's error answer in its own words."""
+    raw = await response.content.read(MAX_ERROR_BYTES)
+    headers = {name: response.headers[name] for name in PASSED_HEADERS if name in response.headers}
+    if 300 <= response.status < 400:
+        return UpstreamFailed("The engine answered with a redirect, which is never followed.")
+    try:
+        body: object = msgspec.json.decode(raw)
+    except msgspec.DecodeError:
+        body = raw.decode(errors="replace").strip()
+    return _refused(_unwrapped(body), response.status, headers, keeps_status=True)
+
+
+def _unwrapped(body: object) -> object:
+    """What stands under `error`, where something does."""
+    inner: object = cast("Json", body).get("error") if isinstance(body, dict) else None
+    return body if inner is None else inner
+
+
+def _refused(said: object, status: int, headers: Mapping[str, str], *, keeps_status: bool = False) -> EngineRefused:
+    fields: Json = cast("Json", said) if isinstance(said, dict) else {"message": said}
+    code = fields.get("code")
+    if not keeps_status and type(code) is int and 400 <= code < 600:
+        status = code
+    message = str(fields.get("message") or fields.get("detail") or f"The engine answered with status {status}.")
+    kind = fields.get("type")
+    return EngineRefused(
+        message[:MAX_MESSAGE_CHARS],
+        status=status,
+        kind=kind if isinstance(kind, str) and kind else UpstreamFailed.kind,
+        headers=headers,
+    )
+
+
+def _unreachable(error: Exception, url: str) -> UpstreamFailed:
+    """Before any answer: a connection that was made and broke is told from one that was never made."""
+    LOG.warning("%s: %r", url, error)
+    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+        return UpstreamFailed(UNREACHABLE)
+    if isinstance(error, TimeoutError):
+        return UpstreamFailed("The engine did not answer in time.")
+    return UpstreamFailed(BROKE_OFF)
