@@ -228,6 +228,8 @@ class EpisodeHead(Record, frozen=True):
     created_ms: int = 0
     ttl_ms: int | None = None
     metadata: bytes = b"null"
+    implicit: bool = False
+    """Opened by a call that named no episode: it takes its place in a group when it is first rewarded."""
 
 
 class Event(Record, frozen=True):

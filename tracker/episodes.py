@@ -1,0 +1,240 @@
+"""The episodes of the ledger: their creation, their end, their archive, and what is left of a deleted one.
+
+The row exists before anything is in the episode store and outlives it. An id is used once: a deleted episode stays as
+a row without content, so the id is refused for ever. How rows are found and told is in `episode_rows.py`, places in
+groups are given in `rounds.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, delete, insert, select
+
+from tracker import tables
+from tracker.clock import Clock
+from tracker.episode_rows import (
+    COUNTERS,
+    claim,
+    commit_end,
+    episode_rows,
+    find_episode,
+    head_of,
+    lock_episode,
+    next_cursor,
+    no_episode,
+    page_after,
+    row_of,
+    set_episode,
+)
+from tracker.errors import BadRequest, Conflict, Gone
+from tracker.registry import freeze_run, lock_run
+from tracker.rounds import DONE, settle_shares, take_place, task_digest
+from tracker.sql import Database, insert_new
+from tracker.types import MAX_TASK_CHARS, EpisodeHead, EpisodeRow, EpisodeState, EpisodeStatus, Event, GroupState
+
+
+class Episodes(Database):
+    """Episodes, their events and their archived timelines."""
+
+    _clock: Clock
+
+    async def create_episode(
+        self, head: EpisodeHead, idempotency_key: str | None, body_digest: str
+    ) -> tuple[EpisodeHead, bool]:
+        """Insert and give it a place in the open round of (run, task), in one transaction; freezes the run.
+
+        Returns the stored head (with `group_id`; None in eval runs) and whether it is new. The same idempotency key
+        and digest give the same head back, also when it has ended; another digest raises `Conflict`, a deleted
+        episode `Gone`.
+        """
+        if len(head.task) > MAX_TASK_CHARS:
+            raise BadRequest(f"A task has at most {MAX_TASK_CHARS} characters.", param="task")
+        return await self.write(_create, head, idempotency_key, body_digest, self._clock.now_ms())
+
+    async def get_episode(self, tenant: str, episode_id: str) -> EpisodeRow:
+        return await self.read(_get, tenant, episode_id)
+
+    async def list_episodes(
+        self, tenant: str, *, run: str | None, task: str | None, status: str | None, limit: int, cursor: str | None
+    ) -> tuple[list[EpisodeRow], str | None]:
+        """Newest first; `status` is a state or a status. `BadRequest` on a cursor that is none of ours."""
+        where = [tables.episodes.c.tenant == tenant, tables.episodes.c.deleted_ms.is_(None)]
+        where += [] if run is None else [tables.episodes.c.run == run]
+        where += [] if task is None else [tables.episodes.c.task_digest == task_digest(task)]
+        where += [] if status is None else [_in_status(status)]
+        return await self.read(_list, where, limit, cursor)
+
+    async def open_episodes(self, older_than_ms: int) -> list[EpisodeRow]:
+        """Episodes of every tenant not archived yet and created before that time, oldest first."""
+        return await self.read(_open, older_than_ms)
+
+    async def end_episode(self, episode_id: str, status: EpisodeStatus, at_ms: int) -> None:
+        """Commit that it ends. Same status again: no-op; another: `Conflict`. Frees its place on `infra_error` and
+        `cancelled` while the round is open."""
+        await self.write(_end, episode_id, status, at_ms)
+
+    async def archive_episode(self, row: EpisodeRow, blob: bytes, digest: str) -> bool:
+        """In one transaction: insert the timeline, state archived with the counters and versions of `row`. False if it
+        was archived or deleted before."""
+        return await self.write(_archive, row, blob, digest)
+
+    async def get_timeline(self, episode_id: str) -> bytes | None:
+        """The archived blob."""
+        return await self.read(_timeline, episode_id)
+
+    async def delete_episode(self, tenant: str, episode_id: str) -> None:
+        """Only the id stays, so that it is never used again."""
+        await self.write(_delete, tenant, episode_id, self._clock.now_ms())
+
+    async def add_event(self, episode_id: str, event: Event) -> None:
+        """Note what happened; the same event again is a no-op."""
+        await self.write(add_event, episode_id, event)
+
+
+def add_event(connection: Connection, episode_id: str, event: Event) -> None:
+    table = tables.episode_events
+    same = (
+        table.c.episode_id == episode_id,
+        table.c.at_ms == event.at_ms,
+        table.c.kind == event.kind,
+        table.c.detail == event.detail,
+    )
+    lock_episode(connection, episode_id)
+    if connection.execute(select(table.c.seq).where(*same).limit(1)).one_or_none() is None:
+        values = {"episode_id": episode_id, "at_ms": event.at_ms, "kind": event.kind, "detail": event.detail}
+        connection.execute(insert(table).values(values))
+
+
+def _create(
+    connection: Connection, head: EpisodeHead, key: str | None, body_digest: str, now_ms: int
+) -> tuple[EpisodeHead, bool]:
+    if key is not None:
+        before = claim(connection, head.tenant, "episode", key, (body_digest, head.episode_id))
+        if before is not None:
+            return _stored_head(connection, head.tenant, before), False
+    run = lock_run(connection, head.tenant, head.run, now_ms)
+    if row_of(connection, head.episode_id) is not None:
+        return _stored_head(connection, head.tenant, head.episode_id), False
+    freeze_run(connection, head.tenant, head.run)
+    group_id, place = None, None
+    if run.mode == "train" and not head.implicit:
+        group_id, place = take_place(connection, head, run, head.created_ms)
+    values = {name: getattr(head, name) for name in EpisodeHead.__struct_fields__} | {
+        "task_digest": task_digest(head.task),
+        "group_id": group_id,
+        "place": place,
+        "state": EpisodeState.OPEN,
+    }
+    row = connection.execute(insert(tables.episodes).values(values).returning(tables.episodes)).one()
+    return head_of(row), True
+
+
+def _stored_head(connection: Connection, tenant: str, episode_id: str) -> EpisodeHead:
+    row = row_of(connection, episode_id)
+    if row is None or row.tenant != tenant:
+        raise Conflict(f"The episode id {episode_id!r} is taken.", param="episode_id")
+    if row.deleted_ms is not None:
+        raise Gone(f"Episode {episode_id!r} was deleted.", code="episode_deleted")
+    return head_of(row)
+
+
+def _get(connection: Connection, tenant: str, episode_id: str) -> EpisodeRow:
+    return episode_rows(connection, [find_episode(connection, tenant, episode_id)])[0]
+
+
+def _list(
+    connection: Connection, where: list[Any], limit: int, cursor: str | None
+) -> tuple[list[EpisodeRow], str | None]:
+    episodes = tables.episodes
+    after = page_after(cursor, episodes.c.created_ms, episodes.c.episode_id)
+    statement = select(episodes).where(*where, *after)
+    statement = statement.order_by(episodes.c.created_ms.desc(), episodes.c.episode_id.desc()).limit(limit + 1)
+    found = connection.execute(statement).all()
+    rows = episode_rows(connection, found[:limit])
+    more = len(found) > limit and bool(rows)
+    return rows, next_cursor(rows[-1].head.created_ms, rows[-1].head.episode_id) if more else None
+
+
+def _open(connection: Connection, older_than_ms: int) -> list[EpisodeRow]:
+    episodes = tables.episodes
+    where = (
+        episodes.c.state != EpisodeState.ARCHIVED,
+        episodes.c.created_ms < older_than_ms,
+        episodes.c.deleted_ms.is_(None),
+    )
+    statement = select(episodes).where(*where).order_by(episodes.c.created_ms, episodes.c.episode_id)
+    return episode_rows(connection, connection.execute(statement).all())
+
+
+def _end(connection: Connection, episode_id: str, status: EpisodeStatus, at_ms: int) -> None:
+    locked = lock_episode(connection, episode_id)
+    ended = locked[0].status
+    if ended is None:
+        commit_end(connection, locked, status, at_ms)
+    elif ended != status:
+        raise Conflict(f"Episode {episode_id!r} ended as {ended} and cannot end as {status}.", param="status")
+
+
+def _archive(connection: Connection, row: EpisodeRow, blob: bytes, digest: str) -> bool:
+    episode_id = row.head.episode_id
+    known = row_of(connection, episode_id)
+    if known is None:
+        raise no_episode(episode_id)
+    if known.deleted_ms is not None:
+        return False
+    stored, _ = lock_episode(connection, episode_id)
+    if stored.state == EpisodeState.ARCHIVED:
+        return False
+    insert_new(connection, tables.timelines, {"episode_id": episode_id, "blob": blob, "digest": digest})
+    for policy, version in row.versions.items():
+        values = {"episode_id": episode_id, "policy": policy, "version": version}
+        insert_new(connection, tables.episode_policies, values)
+    counters = {name: getattr(row, name) for name in COUNTERS}
+    ended = {"status": stored.status or row.status, "ended_ms": stored.ended_ms or row.ended_ms}
+    archived = {"state": EpisodeState.ARCHIVED, "archived_ms": row.archived_ms}
+    set_episode(connection, episode_id, **counters, **ended, **archived)
+    return True
+
+
+def _timeline(connection: Connection, episode_id: str) -> bytes | None:
+    timelines = tables.timelines
+    return connection.execute(select(timelines.c.blob).where(timelines.c.episode_id == episode_id)).scalar_one_or_none()
+
+
+def _delete(connection: Connection, tenant: str, episode_id: str, now_ms: int) -> None:
+    known = row_of(connection, episode_id)
+    if known is None or known.tenant != tenant:
+        raise no_episode(episode_id)
+    if known.deleted_ms is not None:
+        return
+    _, group = lock_episode(connection, episode_id)
+    for table in (
+        tables.rewards,
+        tables.episode_events,
+        tables.timelines,
+        tables.episode_policies,
+        tables.standings,
+    ):
+        connection.execute(delete(table).where(table.c.episode_id == episode_id))
+    set_episode(connection, episode_id, **_emptied(now_ms))
+    if group is not None and group.state != GroupState.OPEN and group.state not in DONE:
+        settle_shares(connection, group.group_id)
+
+
+def _emptied(now_ms: int) -> dict[str, Any]:
+    """What is left of a deleted episode: that it was there."""
+    content = {"task": "", "task_digest": "", "metadata": b"null", "policy": None, "version": None, "ttl_ms": None}
+    seat = {"group_id": None, "place": None}
+    end = {"state": EpisodeState.ARCHIVED, "status": None, "deleted_ms": now_ms}
+    return content | seat | end | dict.fromkeys(COUNTERS, 0)
+
+
+def _in_status(status: str) -> ColumnElement[bool]:
+    """The condition for a state or a status."""
+    if status in set(EpisodeState):
+        return tables.episodes.c.state == status
+    if status in set(EpisodeStatus):
+        return tables.episodes.c.status == status
+    known = ", ".join((*EpisodeState, *EpisodeStatus))
+    raise BadRequest(f"status is one of {known}, not {status!r}.", param="status")

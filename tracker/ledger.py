@@ -1,0 +1,32 @@
+"""The SQL ledger as one object: it implements `Ledger` for the gateway and `Batches` for the trainer.
+
+Each part keeps the statements about its own tables; all of them run their work through `Database`, one transaction a
+method. Nothing is cached here: what is read is what is committed.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from tracker.batches import BatchTaking
+from tracker.clock import Clock
+from tracker.episodes import Episodes
+from tracker.groups import Groups
+from tracker.registry import Registry
+from tracker.rewards import Rewards
+from tracker.sql import open_engine, upgrade
+from tracker.versions import Versions
+
+
+class SqlLedger(Registry, Episodes, Groups, Rewards, Versions, BatchTaking):
+    """SQL: what must outlive everything."""
+
+    def __init__(self, engine: AsyncEngine, clock: Clock) -> None:
+        super().__init__(engine)
+        self._clock = clock
+
+    @classmethod
+    async def connect(cls, database_url: str, clock: Clock) -> SqlLedger:
+        """The ledger of this database, its schema brought up to date."""
+        await upgrade(database_url)
+        return cls(open_engine(database_url), clock)

@@ -1,0 +1,182 @@
+"""The part of the ledger that changes rarely: keys, secrets and runs.
+
+Of a key only the digest is stored. A run's settings may change until its first episode exists; from then on they are
+frozen, because what episodes are compared by must not move. The run `default` exists in every tenant without a row;
+its row is written when it is first needed.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import Connection, Row, Select, select, update
+
+from tracker import tables
+from tracker.clock import Clock
+from tracker.errors import Conflict, NotFound
+from tracker.sql import Database, insert_new
+from tracker.types import DEFAULT, Key, RunSettings, Scope
+
+SECRET_BYTES: Final = 32
+
+
+class Registry(Database):
+    """Keys, secrets and runs."""
+
+    _clock: Clock
+
+    async def add_key(self, key: Key) -> None:
+        await self.write(_add_key, key)
+
+    async def find_key(self, digest: str) -> Key | None:
+        """The key with this digest, also when it is revoked or has expired."""
+        return await self.read(_find_key, digest)
+
+    async def list_keys(self, tenant: str) -> list[Key]:
+        """In the order they were made."""
+        return await self.read(_list_keys, tenant)
+
+    async def revoke_key(self, key_id: str, at_ms: int) -> None:
+        """From now on the key is good for nothing; the time of the first revocation stays."""
+        await self.write(_revoke_key, key_id, at_ms)
+
+    async def secret(self, name: str) -> bytes:
+        """32 random bytes under this name, created at first use, the same for every gateway."""
+        return await self.write(_secret, name)
+
+    async def put_run(self, tenant: str, run: RunSettings) -> RunSettings:
+        """Create or change; `Conflict` naming the field if it froze and differs."""
+        return await self.write(_put_run, tenant, run, self._clock.now_ms())
+
+    async def get_run(self, tenant: str, run: str) -> RunSettings:
+        return await self.read(run_settings, tenant, run)
+
+    async def list_runs(self, tenant: str) -> list[RunSettings]:
+        """By name, `default` first."""
+        return await self.read(_list_runs, tenant)
+
+
+def run_settings(connection: Connection, tenant: str, run: str) -> RunSettings:
+    """The settings of a run; raises `NotFound` if the tenant has none of this name."""
+    found = connection.execute(_run_row(tenant, run)).scalar_one_or_none()
+    if found is not None:
+        return _decode_run(found)
+    if run == DEFAULT:
+        return RunSettings(run=DEFAULT)
+    raise _no_run(run)
+
+
+def lock_run(connection: Connection, tenant: str, run: str, now_ms: int) -> RunSettings:
+    """The settings of a run, its row locked: places in the rounds of one run are given one after the other."""
+    if run == DEFAULT:
+        insert_new(connection, tables.runs, _run_values(tenant, RunSettings(run=DEFAULT), now_ms))
+    found = connection.execute(_run_row(tenant, run).with_for_update()).scalar_one_or_none()
+    if found is None:
+        raise _no_run(run)
+    return _decode_run(found)
+
+
+def freeze_run(connection: Connection, tenant: str, run: str) -> None:
+    """From now on the settings cannot change."""
+    runs = tables.runs
+    statement = update(runs).where(runs.c.tenant == tenant, runs.c.run == run, runs.c.frozen.is_(False))
+    connection.execute(statement.values(frozen=True))
+
+
+def _add_key(connection: Connection, key: Key) -> None:
+    values = msgspec.structs.asdict(key) | {"scopes": " ".join(key.scopes)}
+    if not insert_new(connection, tables.keys, values) and _find_key(connection, key.digest) != key:
+        raise Conflict("A key with this id or digest exists already.")
+
+
+def _find_key(connection: Connection, digest: str) -> Key | None:
+    row = connection.execute(select(tables.keys).where(tables.keys.c.digest == digest)).one_or_none()
+    return None if row is None else _key(row)
+
+
+def _list_keys(connection: Connection, tenant: str) -> list[Key]:
+    keys = tables.keys
+    statement = select(keys).where(keys.c.tenant == tenant).order_by(keys.c.created_ms, keys.c.key_id)
+    return [_key(row) for row in connection.execute(statement)]
+
+
+def _revoke_key(connection: Connection, key_id: str, at_ms: int) -> None:
+    keys = tables.keys
+    if connection.execute(select(keys.c.key_id).where(keys.c.key_id == key_id)).one_or_none() is None:
+        raise NotFound(f"There is no key {key_id!r}; hone keys list shows them.")
+    statement = update(keys).where(keys.c.key_id == key_id, keys.c.revoked_ms.is_(None))
+    connection.execute(statement.values(revoked_ms=at_ms))
+
+
+def _key(row: Row[Any]) -> Key:
+    fields = dict(row._mapping)  # pyright: ignore[reportPrivateUsage]
+    fields["scopes"] = tuple(Scope(scope) for scope in row.scopes.split())
+    return Key(**fields)
+
+
+def _secret(connection: Connection, name: str) -> bytes:
+    insert_new(connection, tables.secrets, {"name": name, "value": secrets.token_bytes(SECRET_BYTES)})
+    return connection.execute(select(tables.secrets.c.value).where(tables.secrets.c.name == name)).scalar_one()
+
+
+def _put_run(connection: Connection, tenant: str, run: RunSettings, now_ms: int) -> RunSettings:
+    runs = tables.runs
+    if insert_new(connection, runs, _run_values(tenant, run, now_ms)):
+        return run
+    where = (runs.c.tenant == tenant, runs.c.run == run.run)
+    row = connection.execute(select(runs.c.settings, runs.c.frozen).where(*where).with_for_update()).one()
+    if row.frozen:
+        _refuse_change(_decode_run(row.settings), run)
+        return run
+    connection.execute(update(runs).where(*where).values(settings=msgspec.json.encode(run)))
+    return run
+
+
+def _refuse_change(stored: RunSettings, asked: RunSettings) -> None:
+    for field in RunSettings.__struct_fields__:
+        old, new = getattr(stored, field), getattr(asked, field)
+        if old != new:
+            raise Conflict(
+                f"{field} of run {stored.run!r} is {_shown(old)} since its first episode and cannot become "
+                f"{_shown(new)}; start another run.",
+                param=field,
+                code="run_frozen",
+            )
+
+
+def _shown(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _list_runs(connection: Connection, tenant: str) -> list[RunSettings]:
+    runs = tables.runs
+    statement = select(runs.c.settings).where(runs.c.tenant == tenant)
+    found = {run.run: run for run in map(_decode_run, connection.execute(statement).scalars())}
+    first = found.pop(DEFAULT, RunSettings(run=DEFAULT))
+    return [first, *(found[name] for name in sorted(found))]
+
+
+def _run_row(tenant: str, run: str) -> Select[Any]:
+    return select(tables.runs.c.settings).where(tables.runs.c.tenant == tenant, tables.runs.c.run == run)
+
+
+def _run_values(tenant: str, run: RunSettings, now_ms: int) -> dict[str, Any]:
+    return {
+        "tenant": tenant,
+        "run": run.run,
+        "settings": msgspec.json.encode(run),
+        "frozen": False,
+        "created_ms": now_ms,
+    }
+
+
+def _decode_run(settings: bytes) -> RunSettings:
+    return msgspec.json.decode(settings, type=RunSettings)
+
+
+def _no_run(run: str) -> NotFound:
+    return NotFound(
+        f"There is no run {run!r}; create it with POST /v1/runs, or leave run out for `default`.", param="run"
+    )

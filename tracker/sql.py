@@ -1,0 +1,184 @@
+"""SQL as the ledger uses it: one engine, read and write transactions, and the schema's migrations.
+
+`HONE_DATABASE_URL` names SQLite (`sqlite:///PATH`) or PostgreSQL (`postgresql://…`); the driver is added here. Work is
+a plain function over a `Connection`, run in one transaction: a write is seen whole or not at all, a read sees one
+moment. SQLite writes begin IMMEDIATE, so that a transaction waits for its turn at its start and never fails midway;
+on PostgreSQL the functions lock the rows they decide on, and a transaction that lost a race is run again. What the
+statements say is left to the modules of the ledger, what the tables are to `tables.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.resources
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, Table, event, make_url, text
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import URL
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from tracker.errors import SettingsError, Unavailable
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+BUSY_MS: Final = 20_000
+"""How long a SQLite writer waits for another process."""
+PING_S: Final = 1.0
+ATTEMPTS: Final = 8
+RACES: Final = frozenset({"40001", "40P01"})
+"""PostgreSQL's serialization failure and deadlock: the same transaction succeeds when it is run again."""
+MIGRATION_LOCK: Final = 0x686F6E65
+"""PostgreSQL's advisory lock under which the schema changes."""
+WRITES: Final = "hone_writes"
+
+
+def driver_url(database_url: str) -> URL:
+    """The URL with the asynchronous driver that Hone uses.
+
+    >>> driver_url("sqlite:////data/hone.db").render_as_string()
+    'sqlite+aiosqlite:////data/hone.db'
+    """
+    url = make_url(database_url)
+    match url.get_backend_name():
+        case "sqlite":
+            return url.set(drivername="sqlite+aiosqlite")
+        case "postgresql":
+            return url.set(drivername="postgresql+asyncpg")
+        case other:
+            raise SettingsError(f"HONE_DATABASE_URL: write sqlite:///PATH or postgresql://…, not {other}.")
+
+
+def open_engine(database_url: str) -> AsyncEngine:
+    """An engine for this database; no connection is made before the first transaction."""
+    url = driver_url(database_url)
+    if url.get_backend_name() == "postgresql":
+        return create_async_engine(url, pool_pre_ping=True)
+    engine = create_async_engine(url, pool_size=8, max_overflow=0)
+    event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+    event.listen(engine.sync_engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+    """Leave BEGIN to us (the driver would send it late), and set what holds for a connection's life."""
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    for pragma in (f"busy_timeout = {BUSY_MS}", "journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get(WRITES)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+class Database:
+    """Runs functions over a connection in transactions of one engine; the ledger's parts build on it."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._is_sqlite = engine.dialect.name == "sqlite"
+        self._writer = engine.execution_options(**{WRITES: True})
+        self._reader = engine if self._is_sqlite else engine.execution_options(isolation_level="REPEATABLE READ")
+        self._turn = asyncio.Lock()
+
+    async def ping(self) -> None:
+        """Raise `Unavailable` unless the database answers soon."""
+        try:
+            async with asyncio.timeout(PING_S):
+                await self.read(_ping)
+        except TimeoutError as error:
+            raise Unavailable("The database does not answer.") from error
+
+    async def close(self) -> None:
+        await self._engine.dispose()
+
+    async def read(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `work` on one snapshot."""
+        try:
+            async with self._reader.connect() as connection:
+                return await connection.run_sync(work, *args, **kwargs)
+        except (OperationalError, InterfaceError, PoolTimeout, OSError) as error:
+            raise Unavailable(f"The database cannot be reached: {error}") from error
+
+    async def write(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `work` in one transaction and commit it; an error rolls all of it back."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                async with self._wait_for_turn(), self._writer.begin() as connection:
+                    return await connection.run_sync(work, *args, **kwargs)
+            except DBAPIError as error:
+                if attempt < ATTEMPTS and _lost_a_race(error):
+                    continue
+                if _is_unavailable(error):
+                    raise Unavailable(f"The database cannot be reached: {error.orig}") from error
+                raise
+            except (PoolTimeout, OSError) as error:
+                raise Unavailable(f"The database cannot be reached: {error}") from error
+        raise AssertionError("unreachable")
+
+    def _wait_for_turn(self) -> AbstractAsyncContextManager[Any]:
+        """SQLite has one writer: within a process, tasks queue in order rather than compete for its lock."""
+        return self._turn if self._is_sqlite else nullcontext()
+
+
+def _ping(connection: Connection) -> None:
+    connection.execute(text("SELECT 1"))
+
+
+def _lost_a_race(error: DBAPIError) -> bool:
+    return getattr(error.orig, "sqlstate", None) in RACES
+
+
+def _is_unavailable(error: DBAPIError) -> bool:
+    """Whether the database could not be reached; a broken statement or constraint is a bug, and stays one."""
+    return isinstance(error, OperationalError | InterfaceError) or error.connection_invalidated or _lost_a_race(error)
+
+
+def insert_new(connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
+    """Insert a row unless one with the same key stands there; whether it was inserted.
+
+    It waits for a transaction that is inserting the same key, so a row that was in the way can be read afterwards.
+    """
+    make = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+    return connection.execute(make(table).values(values).on_conflict_do_nothing()).rowcount == 1
+
+
+async def upgrade(database_url: str, revision: str = "head") -> None:
+    """Bring the schema up to `revision`; processes that start together wait for each other."""
+    await _migrate(database_url, command.upgrade, revision)
+
+
+async def downgrade(database_url: str, revision: str) -> None:
+    """Take the schema down to `revision` (`base`: no tables)."""
+    await _migrate(database_url, command.downgrade, revision)
+
+
+async def _migrate(database_url: str, move: Callable[[Config, str], None], revision: str) -> None:
+    database = Database(open_engine(database_url))
+    try:
+        await database.write(_run_alembic, move, revision)
+    finally:
+        await database.close()
+
+
+def _run_alembic(connection: Connection, move: Callable[[Config, str], None], revision: str) -> None:
+    """Alembic inside our transaction, from the installed `migrations` package."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+    with importlib.resources.as_file(importlib.resources.files("migrations")) as folder:
+        config = Config()
+        config.set_main_option("script_location", str(folder).replace("%", "%%"))
+        config.attributes["connection"] = connection
+        move(config, revision)

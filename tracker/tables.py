@@ -1,0 +1,288 @@
+"""The tables of SQL, and nothing else: what each holds, its keys and the indexes that its readers need.
+
+The same tables stand on SQLite and PostgreSQL. Free text of users and engines is stored as UTF-8 bytes (`Exact`),
+because PostgreSQL refuses a NUL in text and SQLite does not; a reader must not see a difference. Statements are in
+the modules that own a part of the ledger, the history of the schema is in `migrations/`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeDecorator
+
+Millis = BigInteger
+"""Unix milliseconds."""
+Id = String
+"""Ids, names and digests: ASCII, checked at the door, in one order everywhere."""
+Word = String
+"""A value of one of the enums of `types.py`."""
+Counter = BigInteger().with_variant(Integer, "sqlite")
+"""SQLite numbers rows by itself only under its own INTEGER."""
+
+
+class Exact(TypeDecorator[str]):
+    """Text kept code point for code point, lone surrogates and NUL included."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> bytes | None:
+        return None if value is None else value.encode("utf-8", "surrogatepass")
+
+    def process_result_value(self, value: Any | None, dialect: Dialect) -> str | None:
+        return None if value is None else bytes(value).decode("utf-8", "surrogatepass")
+
+
+metadata: Final = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+keys: Final = Table(
+    "keys",
+    metadata,
+    Column("key_id", Id, primary_key=True),
+    Column("digest", Id, nullable=False, unique=True),
+    Column("tenant", Id, nullable=False, index=True),
+    Column("scopes", Id, nullable=False),
+    Column("label", Exact, nullable=False),
+    Column("created_ms", Millis, nullable=False),
+    Column("expires_ms", Millis),
+    Column("revoked_ms", Millis),
+)
+
+secrets: Final = Table(
+    "secrets",
+    metadata,
+    Column("name", Id, primary_key=True),
+    Column("value", LargeBinary, nullable=False),
+)
+
+runs: Final = Table(
+    "runs",
+    metadata,
+    Column("tenant", Id, primary_key=True),
+    Column("run", Id, primary_key=True),
+    Column("settings", LargeBinary, nullable=False),
+    Column("frozen", Boolean, nullable=False),
+    Column("created_ms", Millis, nullable=False),
+)
+
+idempotency: Final = Table(
+    "idempotency",
+    metadata,
+    Column("tenant", Id, primary_key=True),
+    Column("kind", Word, primary_key=True),
+    Column("key", Id, primary_key=True),
+    Column("body_digest", Id, nullable=False),
+    Column("target", Id, nullable=False),
+)
+
+groups: Final = Table(
+    "groups",
+    metadata,
+    Column("group_id", Id, primary_key=True),
+    Column("tenant", Id, nullable=False),
+    Column("run", Id, nullable=False),
+    Column("task", Exact, nullable=False),
+    Column("task_digest", Id, nullable=False),
+    Column("round", Integer, nullable=False),
+    Column("size", Integer, nullable=False),
+    Column("state", Word, nullable=False),
+    Column("reason", Word),
+    Column("created_ms", Millis, nullable=False),
+    Column("ready_ms", Millis),
+    UniqueConstraint("tenant", "run", "task_digest", "round"),
+    Index(None, "state", "ready_ms"),
+    Index(None, "tenant", "created_ms", "group_id"),
+)
+
+episodes: Final = Table(
+    "episodes",
+    metadata,
+    Column("episode_id", Id, primary_key=True),
+    Column("tenant", Id, nullable=False),
+    Column("run", Id, nullable=False),
+    Column("task", Exact, nullable=False),
+    Column("task_digest", Id, nullable=False),
+    Column("group_id", Id, ForeignKey("groups.group_id")),
+    Column("place", Integer),
+    Column("policy", Id),
+    Column("version", Integer),
+    Column("ttl_ms", Millis),
+    Column("metadata", LargeBinary, nullable=False),
+    Column("implicit", Boolean, nullable=False),
+    Column("state", Word, nullable=False),
+    Column("status", Word),
+    Column("num_calls", BigInteger, nullable=False, default=0),
+    Column("num_samples", BigInteger, nullable=False, default=0),
+    Column("num_excluded", BigInteger, nullable=False, default=0),
+    Column("num_truncated", BigInteger, nullable=False, default=0),
+    Column("num_raw_tokens", BigInteger, nullable=False, default=0),
+    Column("num_distinct_tokens", BigInteger, nullable=False, default=0),
+    Column("created_ms", Millis, nullable=False),
+    Column("ended_ms", Millis),
+    Column("archived_ms", Millis),
+    Column("deleted_ms", Millis),
+    UniqueConstraint("group_id", "place"),
+    Index(None, "tenant", "created_ms", "episode_id"),
+    Index(None, "state", "created_ms"),
+)
+"""`place` is the seat in the group, null once it is lost. A deleted episode stays as a row that says only that."""
+
+episode_policies: Final = Table(
+    "episode_policies",
+    metadata,
+    Column("episode_id", Id, ForeignKey("episodes.episode_id"), primary_key=True),
+    Column("policy", Id, primary_key=True),
+    Column("version", Integer, nullable=False),
+)
+"""Which policies an archived episode called, and the version it was pinned to last."""
+
+episode_events: Final = Table(
+    "episode_events",
+    metadata,
+    Column("seq", Counter, primary_key=True, autoincrement=True),
+    Column("episode_id", Id, ForeignKey("episodes.episode_id"), nullable=False, index=True),
+    Column("at_ms", Millis, nullable=False),
+    Column("kind", Word, nullable=False),
+    Column("detail", Exact, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+timelines: Final = Table(
+    "timelines",
+    metadata,
+    Column("episode_id", Id, ForeignKey("episodes.episode_id"), primary_key=True),
+    Column("blob", LargeBinary, nullable=False),
+    Column("digest", Id, nullable=False),
+)
+
+rewards: Final = Table(
+    "rewards",
+    metadata,
+    Column("seq", Counter, primary_key=True, autoincrement=True),
+    Column("reward_id", Id, nullable=False, unique=True),
+    Column("episode_id", Id, ForeignKey("episodes.episode_id"), nullable=False, index=True),
+    Column("call_id", Id),
+    Column("name", Exact, nullable=False),
+    Column("value", Double),
+    Column("final", Boolean, nullable=False),
+    Column("source", Exact, nullable=False),
+    Column("metadata", LargeBinary, nullable=False),
+    Column("late", Boolean, nullable=False),
+    Column("created_ms", Millis, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+policies: Final = Table(
+    "policies",
+    metadata,
+    Column("policy", Id, primary_key=True),
+    Column("epoch", Integer, nullable=False),
+    Column("active", Integer, nullable=False),
+    Column("last_version", Integer, nullable=False),
+)
+
+versions: Final = Table(
+    "versions",
+    metadata,
+    Column("policy", Id, ForeignKey("policies.policy"), primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("epoch", Integer, nullable=False),
+    Column("state", Word, nullable=False),
+    Column("folder", Id, nullable=False),
+    Column("digest", Id, nullable=False),
+    Column("metrics", LargeBinary, nullable=False),
+    Column("probe", LargeBinary, nullable=False),
+    Column("detail", Exact, nullable=False),
+    Column("created_ms", Millis, nullable=False),
+    Index(
+        "uq_versions_folder",
+        "policy",
+        "folder",
+        unique=True,
+        sqlite_where=text("folder <> ''"),
+        postgresql_where=text("folder <> ''"),
+    ),
+)
+
+trainer_leases: Final = Table(
+    "trainer_leases",
+    metadata,
+    Column("policy", Id, ForeignKey("policies.policy"), primary_key=True),
+    Column("holder", Exact, nullable=False),
+    Column("fence", BigInteger, nullable=False),
+    Column("expires_ms", Millis, nullable=False),
+)
+
+batches: Final = Table(
+    "batches",
+    metadata,
+    Column("batch_id", Id, primary_key=True),
+    Column("policy", Id, ForeignKey("policies.policy"), nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("fence", BigInteger, nullable=False),
+    Column("credit", LargeBinary, nullable=False),
+    Column("state", Word, nullable=False),
+    Column("version", Integer),
+    Column("manifest", LargeBinary, nullable=False),
+    Column("metrics", LargeBinary, nullable=False),
+    Column("created_ms", Millis, nullable=False),
+    Index(
+        "uq_batches_step",
+        "policy",
+        "epoch",
+        "step",
+        unique=True,
+        sqlite_where=text("state <> 'dropped'"),
+        postgresql_where=text("state <> 'dropped'"),
+    ),
+)
+"""A step is unique within the policy's epoch, dropped batches aside: a rollback goes on from an older step."""
+
+batch_groups: Final = Table(
+    "batch_groups",
+    metadata,
+    Column("group_id", Id, ForeignKey("groups.group_id"), primary_key=True),
+    Column("policy", Id, primary_key=True),
+    Column("batch_id", Id, ForeignKey("batches.batch_id"), index=True),
+    Column("position", Integer, nullable=False),
+    Column("state", Word, nullable=False),
+    Column("reason", Word),
+)
+"""What became of each policy's share of a group: taken, trained or skipped. No row: not taken yet."""
+
+standings: Final = Table(
+    "standings",
+    metadata,
+    Column("group_id", Id, ForeignKey("groups.group_id"), primary_key=True),
+    Column("episode_id", Id, primary_key=True),
+    Column("reward", Double),
+    Column("advantage", Double),
+    Column("member", Boolean, nullable=False),
+    Column("why", Word, nullable=False),
+)
+"""How each member stood when its group was taken; later rewards change nothing here."""
