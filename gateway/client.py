@@ -72,6 +72,12 @@ class Client:
     async def samples(self, episode_id: str) -> Json:
         return await self._request("GET", f"/v1/episodes/{episode_id}/samples")
 
+    async def timeline(self, episode_id: str) -> Json:
+        return await self._request("GET", f"/v1/episodes/{episode_id}/timeline")
+
+    async def engines(self) -> list[Json]:
+        return [item async for item in self._pages("/v1/engines", {})]
+
     async def policies(self) -> list[Json]:
         return [item async for item in self._pages("/v1/policies", {})]
 
@@ -81,6 +87,10 @@ class Client:
 
     def groups(self, run: str) -> AsyncIterator[Json]:
         return self._pages("/v1/groups", {"run": run})
+
+    async def recent_groups(self, limit: int = 50) -> list[Json]:
+        """The newest groups of all runs."""
+        return cast("list[Json]", (await self._request("GET", "/v1/groups", params={"limit": str(limit)}))["data"])
 
     def batches(self) -> AsyncIterator[Json]:
         return self._pages("/v1/batches", {})

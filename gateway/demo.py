@@ -8,7 +8,6 @@ figures in `demo_report.py`; the agent is `examples/lookup_agent.py`.
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import socket
 import subprocess
@@ -16,7 +15,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from rich.console import Console
@@ -69,17 +68,26 @@ async def run_demo(settings: DemoSettings, env: Mapping[str, str], console: Cons
     started = time.monotonic()
     script = agent_script()
     cwd = prepare_folder(settings)
-    plan = plan_local(clean_env(env), cwd, [free_port()])
+    plan = plan_local(clean_env(env, settings.data_dir), cwd, [free_port()])
     console.print(f"Hone demo: model {settings.model}, seed {settings.seed}, data in {settings.data_dir}")
     async with local_stack(plan, lambda line: console.print(line, style="dim", highlight=False)) as stack:
         summary = await _play(settings, stack, script, console, started)
     tell(summary, console)
+    write_files(summary, settings, console)
     return summary
 
 
-async def _play(
-    settings: DemoSettings, stack: LocalStack, script: Path, console: Console, started: float
-) -> Summary:
+def write_files(summary: Summary, settings: DemoSettings, console: Console) -> None:
+    """The figures as JSON, and beside them the curve as a PNG."""
+    target = settings.json_path or settings.data_dir / "demo.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(to_json(summary))
+    picture = target.with_suffix(".png")
+    subprocess.run([sys.executable, "-m", "gateway.chart", str(target), str(picture)], check=True, cwd=SOURCE_ROOT)
+    console.print(f"\nThe figures are in {target}, the curve in {picture}.", highlight=False)
+
+
+async def _play(settings: DemoSettings, stack: LocalStack, script: Path, console: Console, started: float) -> Summary:
     columns = (TextColumn("{task.description:18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     held_out = held_out_tasks(settings.seed, settings.held_out_times)
     async with (
@@ -138,3 +146,30 @@ def clean_env(env: Mapping[str, str], data_dir: Path) -> dict[str, str]:
     """The environment without anyone's `HONE_*`: the demo is the same wherever it runs."""
     kept = {name: value for name, value in env.items() if not name.startswith("HONE_")}
     return kept | {"HONE_DATA_DIR": str(data_dir), "HONE_PORT": str(free_port())}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def settings_file(settings: DemoSettings) -> str:
+    """The `hone.toml` of the demo: what was tried for this task (see docs/demo.md)."""
+    return f"""\
+[[policies]]
+name = "{POLICY}"
+model = {msgspec.json.encode(settings.model).decode()}
+
+[[runs]]
+run = "{TRAIN_RUN}"
+group_size = {GROUP_SIZE}
+groups_per_step = {GROUPS_PER_STEP}
+staleness = 2
+
+[trainer]
+max_steps = {settings.steps}
+learning_rate = 5e-4
+warmup_steps = 2
+seed = {settings.seed}
+"""

@@ -20,7 +20,7 @@ CURVE_HEIGHT: Final = 10
 CURVE_WIDTH: Final = 72
 AVERAGE_GROUPS: Final = 8
 """Width of the moving average: the groups of two steps."""
-__all__ = ["Evaluation", "GroupPoint", "Scores", "Summary", "Training", "curve", "summarise", "tell"]
+__all__ = ["Evaluation", "GroupPoint", "Scores", "Summary", "TrainingFigures", "curve", "summarise", "tell"]
 
 
 class GroupPoint(Record, frozen=True):
@@ -45,7 +45,7 @@ class Evaluation(Record, frozen=True, omit_defaults=False):
     """The mean reward, which also counts half successes."""
 
 
-class Training(Record, frozen=True, omit_defaults=False):
+class TrainingFigures(Record, frozen=True, omit_defaults=False):
     """What became of the calls of the training run."""
 
     episodes: int
@@ -82,7 +82,7 @@ class Summary(Record, frozen=True, omit_defaults=False):
     raw_tokens: int
     distinct_tokens: int
     logprob_gap_mean: float | None
-    training: Training
+    training: TrainingFigures
     model: str
     seed: int
     temperature: float
@@ -114,7 +114,7 @@ def solved(scores: Scores) -> dict[str, list[float]]:
 def summarise(
     before: Scores,
     after: Scores,
-    training: Training,
+    training: TrainingFigures,
     points: Sequence[GroupPoint],
     facts: Mapping[str, Any],
 ) -> Summary:

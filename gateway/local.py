@@ -28,7 +28,10 @@ from gateway.local_plan import LocalPlan, engine_program, gateway_program, plan_
 from gateway.local_words import waiting_line, welcome
 from tracker.clock import SystemClock
 from tracker.errors import SettingsError, Unavailable
+from tracker.ledger import SqlLedger
 from tracker.redis_server import EmbeddedRedis
+from tracker.settings import StoreSettings
+from tracker.sql import open_engine, upgrade
 from tracker.types import Scope
 
 ENGINE_PORTS: Final = range(8610, 8700)
@@ -102,13 +105,23 @@ async def _start(stack: LocalStack) -> None:
             stack.say("redis answers already in this data folder: it is used as it is")
         else:
             await stack.add(redis_program(plan), functools.partial(_redis_answers, redis))
-    stack.keys = await _migrate_and_make_keys(plan)
+    stack.keys = await _migrate_and_make_keys(plan.settings.stores)
     async with httpx.AsyncClient(timeout=LOOK_S) as http:
         for number, engine in enumerate(plan.engines):
             name = "engine" if number == 0 else f"engine-{number + 1}"
             await stack.add(engine_program(plan, engine, name), _answers(http, f"{engine.url}/health"))
         await stack.add(gateway_program(plan), _answers(http, f"{plan.listen_url}/health/ready"))
-    await stack.add(trainer_program(plan), _always)
+    for policy in plan.settings.stores.policies:
+        await stack.add(trainer_program(plan, policy.name, stack.keys[Scope.TRAINER]), _always)
+
+
+async def _migrate_and_make_keys(stores: StoreSettings) -> dict[Scope, str]:
+    await upgrade(stores.database_url)
+    ledger = SqlLedger(open_engine(stores.database_url), SystemClock())
+    try:
+        return await ensure_keys(ledger, stores.data_dir, SystemClock())
+    finally:
+        await ledger.close()
 
 
 async def up(env: Mapping[str, str], cwd: Path, console: Console) -> None:
@@ -131,7 +144,7 @@ async def _watch(stack: LocalStack, status: Status) -> None:
     async with stack.client(Scope.READ) as reader:
         while True:
             try:
-                groups = [group async for group in reader.recent_groups()]
+                groups = await reader.recent_groups()
                 status.update(waiting_line(groups))
             except RequestFailed as error:
                 status.update(f"the gateway does not answer: {error.message}")

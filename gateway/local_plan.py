@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from gateway.children import Program
 from gateway.settings import GatewaySettings, load
 from tracker.redis_server import EmbeddedRedis
@@ -49,6 +51,8 @@ class LocalPlan(Record, frozen=True):
     engines: tuple[EnginePlan, ...]
     """To be started; empty where the user named engines."""
     starts_redis: bool
+    engine_options: dict[str, Any]
+    """The `[engine]` table of `hone.toml`: options of `hone engine`."""
     env: dict[str, str]
     """For all children: the caller's environment, and over it what makes them meet."""
     cwd: str
@@ -80,6 +84,7 @@ def plan_local(env: Mapping[str, str], cwd: Path, engine_ports: list[int]) -> Lo
     return LocalPlan(
         settings=load(full, cwd),
         engines=engines,
+        engine_options=dict(tree.get("engine", {})),
         starts_redis=settings.stores.redis_url is None,
         env=full,
         cwd=str(cwd),
@@ -119,7 +124,7 @@ def engine_program(plan: LocalPlan, engine: EnginePlan, name: str) -> Program:
         "--max-loras": engine.max_loras,
         "--max-lora-rank": engine.max_lora_rank,
         "--cache-dir": plan.settings.stores.data_dir / "models",
-    }
+    } | {f"--{option.replace('_', '-')}": value for option, value in plan.engine_options.items()}
     return _program(plan, name, "trainer.engine", *(str(part) for pair in arguments.items() for part in pair))
 
 
@@ -127,8 +132,11 @@ def gateway_program(plan: LocalPlan) -> Program:
     return _program(plan, "gateway", "gateway.cli", "gateway")
 
 
-def trainer_program(plan: LocalPlan) -> Program:
-    return _program(plan, "trainer", "trainer")
+def trainer_program(plan: LocalPlan, policy: str, key: str) -> Program:
+    """The trainer of one policy, with the key by which it publishes."""
+    name = "trainer" if len(plan.settings.stores.policies) == 1 else f"trainer-{policy}"
+    program = _program(plan, name, "trainer", "--policy", policy)
+    return msgspec.structs.replace(program, env=program.env | {"HONE_TRAINER_KEY": key})
 
 
 def _program(plan: LocalPlan, name: str, module: str, *arguments: str) -> Program:
