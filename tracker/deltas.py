@@ -1,0 +1,211 @@
+"""How a prompt is told from what its episode holds already: copies of earlier sequences, and the ids that are new.
+
+A *sequence* is a choice's whole ids, prompt and sampled, named by (list index of its record, choice index). Two kinds
+of digests find what to copy, both 128-bit BLAKE2b keyed per episode:
+
+- a *chain* over every 64 ids from the start: block j's digest covers all ids before it, so the digests known to an
+  episode are prefix-closed and the longest hit is found by bisection. It tells the usual call, which extends another,
+  as one copy.
+- *chunks* whose borders follow from the ids around them, for what the chain does not cover: where a header changes or
+  old messages were dropped, the same chunks come again at other offsets.
+
+A copy is only compression: a missed hit costs bytes, a wrong one breaks the receipt's digest on reading. Pure; what is
+looked up where is left to the stores and the codec.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import struct
+import sys
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from tracker.errors import CorruptRecord
+
+BLOCK_IDS: Final = 64
+CHUNK_MODULUS: Final = 97
+"""A chunk ends after about this many ids."""
+MIN_CHUNK_IDS: Final = 16
+DIGEST_BYTES: Final = 16
+SPAN: Final = struct.Struct(">HII")
+"""choice, start, length: a span of a sequence of the record it stands beside."""
+PLACE: Final = struct.Struct(">IHII")
+"""list index, choice, start, length: a span anywhere in the episode, as the block index holds it."""
+
+
+class Copy(NamedTuple):
+    """A span of an earlier sequence of the episode."""
+
+    position: int
+    choice: int
+    start: int
+    length: int
+
+
+class Chunk(NamedTuple):
+    """Ids between two borders, and their digest."""
+
+    start: int
+    end: int
+    digest: bytes
+
+
+Part = Copy | tuple[int, ...]
+"""A piece of a prompt: copied, or new."""
+Sequences = Mapping[tuple[int, int], tuple[int, ...]]
+"""(list index, choice) -> whole ids."""
+
+
+class Chain:
+    """The chained digests of a growing sequence, one for every 64 ids.
+
+    >>> key = episode_key("e")
+    >>> one = Chain(key).extend(range(200))
+    >>> len(one.digests), one.digests == Chain(key).extend(range(70)).extend(range(70, 200)).digests
+    (3, True)
+    """
+
+    __slots__ = ("_hash", "_rest", "digests")
+
+    def __init__(self, key: bytes) -> None:
+        self._hash = hashlib.blake2b(key=key, digest_size=DIGEST_BYTES, person=b"hone-chain")
+        self._rest = b""
+        self.digests: list[bytes] = []
+
+    def copy(self) -> Chain:
+        """An equal chain that grows by itself."""
+        other = Chain.__new__(Chain)
+        other._hash, other._rest, other.digests = self._hash.copy(), self._rest, self.digests.copy()
+        return other
+
+    def extend(self, ids: Iterable[int]) -> Chain:
+        """Take the next ids in; returns itself."""
+        packed = self._rest + _eight_bytes_each(ids)
+        whole = len(packed) - len(packed) % (8 * BLOCK_IDS)
+        for start in range(0, whole, 8 * BLOCK_IDS):
+            self._hash.update(packed[start : start + 8 * BLOCK_IDS])
+            self.digests.append(self._hash.digest())
+        self._rest = packed[whole:]
+        return self
+
+
+def episode_key(episode_id: str) -> bytes:
+    """The key of an episode's digests: equal text in two episodes has different digests."""
+    return hashlib.sha256(f"hone blocks {episode_id}".encode()).digest()
+
+
+def chunks(key: bytes, ids: Sequence[int], start: int) -> list[Chunk]:
+    """The chunks of `ids` after `start`, without the ids before the first border and after the last.
+
+    A border stands after a pair of ids whose value falls into one residue class, unless another such pair came just
+    before it: it follows from the ids around it alone, so the same ids are cut the same way wherever they stand.
+    """
+    borders: list[int] = []
+    latest = -MIN_CHUNK_IDS
+    tail = ids[start:]
+    for place, (left, right) in enumerate(itertools.pairwise(tail), start + 2):
+        if (left * 31 + right) % CHUNK_MODULUS == 0:
+            if place - latest >= MIN_CHUNK_IDS:
+                borders.append(place)
+            latest = place
+    return [Chunk(a, b, _chunk_digest(key, ids[a:b])) for a, b in itertools.pairwise(borders)]
+
+
+def longest_hit(digests: Sequence[bytes], places: Mapping[bytes, bytes]) -> int:
+    """How many blocks of the chain are known; bisects, as the known ones are prefix-closed."""
+    low, high = 0, len(digests)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if digests[middle - 1] in places else (low, middle - 1)
+    return low
+
+
+def parts(
+    ids: Sequence[int], prefix: bytes | None, pieces: Sequence[Chunk], places: Mapping[bytes, bytes]
+) -> tuple[Part, ...]:
+    """The prompt as copies and new ids: the chain's hit first, then every chunk with a known place.
+
+    >>> parts((5, 6, 7), PLACE.pack(2, 0, 0, 2), (), {})
+    (Copy(position=2, choice=0, start=0, length=2), (7,))
+    """
+    told: list[Part] = []
+    at = 0
+    if prefix is not None:
+        told.append(Copy(*PLACE.unpack(prefix)))
+        at = told[0][3]
+    for piece in pieces:
+        found = places.get(piece.digest)
+        if found is None:
+            continue
+        if at < piece.start:
+            told.append(tuple(ids[at : piece.start]))
+        _append_copy(told, Copy(*PLACE.unpack(found)))
+        at = piece.end
+    if at < len(ids):
+        told.append(tuple(ids[at:]))
+    return tuple(told)
+
+
+def expanded(told: Iterable[Part], sequences: Sequences) -> tuple[int, ...]:
+    """The prompt that `parts` told. Raises `CorruptRecord` where it copies what is not there."""
+    ids: list[int] = []
+    for part in told:
+        if not isinstance(part, Copy):
+            ids.extend(part)
+            continue
+        span = sequences.get((part.position, part.choice), ())[part.start : part.start + part.length]
+        if len(span) != part.length:
+            raise CorruptRecord(f"It copies ids of record {part.position}, which does not hold them.")
+        ids.extend(span)
+    return tuple(ids)
+
+
+def index_entries(
+    key: bytes, chain: Chain, prompt: Sequence[int], answers: Sequence[Sequence[int]], known_blocks: int
+) -> list[bytes]:
+    """What later calls of the episode can copy from this one: digest + `SPAN`, for blocks and chunks that are new.
+
+    `chain` is the prompt's, `known_blocks` the number of its blocks that the episode held already. Chunks of the part
+    that the chain does not cover are told again for every call, so that a copy leads to the latest sequence and
+    neighbouring copies stay one.
+    """
+    entries: list[bytes] = []
+    num_shared = len(chain.digests)
+    covered = known_blocks * BLOCK_IDS
+    for choice, sampled in enumerate(answers or [()]):
+        whole = (*prompt, *sampled)
+        digests = chain.copy().extend(sampled).digests
+        first = known_blocks if choice == 0 else num_shared
+        entries += [
+            digest + SPAN.pack(choice, 0, place * BLOCK_IDS) for place, digest in enumerate(digests[first:], first + 1)
+        ]
+        entries += [
+            piece.digest + SPAN.pack(choice, piece.start, piece.end - piece.start)
+            for piece in chunks(key, whole, max(0, covered - 2 * BLOCK_IDS))
+            if choice == 0 or piece.end > len(prompt)
+        ]
+    return entries
+
+
+def _append_copy(told: list[Part], copy: Copy) -> None:
+    """Add a copy, as one with the last if it goes on where that one ends."""
+    last = told[-1] if told else None
+    if isinstance(last, Copy) and last[:2] == copy[:2] and last.start + last.length == copy.start:
+        told[-1] = last._replace(length=last.length + copy.length)
+    else:
+        told.append(copy)
+
+
+def _chunk_digest(key: bytes, ids: Sequence[int]) -> bytes:
+    hashed = hashlib.blake2b(_eight_bytes_each(ids), key=key, digest_size=DIGEST_BYTES, person=b"hone-chunk")
+    return hashed.digest()
+
+
+def _eight_bytes_each(ids: Iterable[int]) -> bytes:
+    packed = array("q", ids)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()

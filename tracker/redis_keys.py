@@ -1,0 +1,64 @@
+"""Every Redis key that Hone uses, with its time to live; nothing else builds a key.
+
+All keys of an episode stand under one hash tag, so they can be told by eye and move together. Their time to live is
+garbage collection, renewed by each call: an episode ends by its state, never by a key that runs out. Global keys are
+few and owned: they stay.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+EPISODE_TTL_MS: Final = 30 * 24 * 3600 * 1000
+"""Longer than any episode and than any time SQL may be away; renewed by every write to the episode."""
+TOMBSTONE_TTL_MS: Final = EPISODE_TTL_MS
+"""A call in flight cannot outlive it; that the id is never used again is kept by SQL."""
+EPISODE_PARTS: Final = "mickbte"
+"""The letters of an episode's keys, in the order in which the scripts take them."""
+
+
+class RedisKeys:
+    """Names under one prefix.
+
+    >>> RedisKeys("hone").episode("ep-1")[0]
+    'hone:{ep-1}:m'
+    """
+
+    __slots__ = ("due", "finishing", "prefix")
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.due = f"{prefix}:due"
+        """zset of calls in flight, each `EPISODE CALL WORKER`, by deadline. Owned: emptied as calls end."""
+        self.finishing = f"{prefix}:finishing"
+        """set of episodes in finishing or sealed. Owned: emptied as they are archived."""
+
+    def episode(self, episode_id: str) -> list[str]:
+        """The keys of an episode, in the order of `EPISODE_PARTS`, each with `EPISODE_TTL_MS`.
+
+        `m` hash: head, its fixed version and policy, state, status, next (index), engine, `pin:POLICY` -> version,
+        `n:POLICY:VERSION` -> calls in flight. `i` hash: call -> index, version, policy, worker, intent. `c` list:
+        records. `k` hash: call -> list index, index, lost. `b` hash: digest -> place. `t` hash: digest -> number and
+        number -> body. `e` list: events.
+        """
+        return [f"{self.prefix}:{{{episode_id}}}:{part}" for part in EPISODE_PARTS]
+
+    def part(self, episode_id: str, letter: str) -> str:
+        """One of the episode's keys."""
+        return f"{self.prefix}:{{{episode_id}}}:{letter}"
+
+    def tombstone(self, episode_id: str) -> str:
+        """Says that an episode was deleted; `TOMBSTONE_TTL_MS`."""
+        return f"{self.prefix}:{{{episode_id}}}:gone"
+
+    def worker(self, worker: str) -> str:
+        """Lives as long as the worker's last heartbeat says."""
+        return f"{self.prefix}:worker:{worker}"
+
+    def routing(self, policy: str) -> str:
+        """hash: active, oldest, withdrawn (`,3,5,`). Owned: one for each policy."""
+        return f"{self.prefix}:routing:{policy}"
+
+    def pins(self, policy: str) -> str:
+        """hash: version -> unsealed episodes that hold it. Owned: emptied as episodes are sealed."""
+        return f"{self.prefix}:pins:{policy}"

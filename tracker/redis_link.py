@@ -1,0 +1,215 @@
+"""One connection to Redis, owned by one task: callers queue commands, the task sends what is queued together.
+
+A cancelled caller takes nothing back: its commands run to their end, and the connection stays in step. What many calls
+ask at once is one write and one fsync. A caller waits as long as it said and no longer, whatever Redis does; what it
+asked to be repeated is sent again on a new connection until its time is up, so it must be safe to repeat. Which
+commands those are, and what they mean, is left to `redis_store.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+from redis.asyncio import ConnectionPool
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    BusyLoadingError,
+    ClusterDownError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
+
+from tracker.errors import SettingsError, Unavailable
+
+Command = Sequence[str | bytes | int]
+MAX_BATCH: Final = 256
+LATE_S: Final = 0.02
+"""A timer this late says that this process was not running: Redis may have answered meanwhile."""
+NOT_NOW: Final = ("MISCONF", "NOREPLICAS", "BUSY")
+"""Error replies that say the server cannot do it yet."""
+
+
+class _Job:
+    """Commands that are sent in one piece, and who waits for their replies."""
+
+    __slots__ = ("commands", "expires_s", "future", "repeat_until_s")
+
+    def __init__(self, commands: Sequence[Command], expires_s: float, repeat_until_s: float | None) -> None:
+        self.commands = commands
+        self.expires_s = expires_s
+        self.repeat_until_s = repeat_until_s
+        self.future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+
+    def answer(self, replies: list[Any]) -> None:
+        if not self.future.done():
+            self.future.set_result(replies)
+
+    def fail(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def expire(self) -> None:
+        """Give up; if this process itself was late, wait for what may lie in the socket already."""
+        loop = asyncio.get_running_loop()
+        if loop.time() - self.expires_s > LATE_S:
+            self.expires_s = loop.time() + LATE_S
+            loop.call_at(self.expires_s, self.expire)
+        else:
+            self.fail(Unavailable("Redis does not answer, so nothing can be recorded; try again."))
+
+    @property
+    def is_over(self) -> bool:
+        """Nobody waits, and nobody asked for it to be repeated."""
+        return self.future.done() and self.repeat_until_s is None
+
+
+class RedisLink:
+    """The owner of one connection. `start` it in the loop that uses it; `close` waits for what is queued."""
+
+    def __init__(self, url: str, *, connect_timeout_s: float = 1.0, stall_timeout_s: float = 1.0) -> None:
+        try:
+            pool = _pool(url)
+        except ValueError as error:
+            raise SettingsError(
+                f"HONE_REDIS_URL: {error}; write redis://HOST:6379/0, rediss://… or unix:///PATH."
+            ) from error
+        self._connection = pool.make_connection()
+        self._connect_timeout_s = connect_timeout_s
+        self._stall_timeout_s = stall_timeout_s
+        self._queue: deque[_Job] = deque()
+        self._wake = asyncio.Event()
+        self._closing = False
+        self._task: asyncio.Task[None] | None = None
+        self.num_connects = 0
+        """Rises with every new connection: what was true of the server before may not be any more."""
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._serve(), name="redis link")
+
+    async def close(self) -> None:
+        """Send what is queued, then let go of the connection."""
+        self._closing = True
+        self._wake.set()
+        if self._task is not None:
+            await self._task
+        await self._connection.disconnect()
+
+    async def ask(self, *commands: Command, timeout_s: float, repeat_s: float | None = None) -> list[Any]:
+        """The replies, in order; an error reply raises.
+
+        Raises `Unavailable` after `timeout_s`, or at once when the connection is refused or breaks and `repeat_s` is
+        None. With `repeat_s` the commands are sent again on new connections for that long, also if the caller left.
+        """
+        if self._closing:
+            raise Unavailable("The connection to Redis is closed.")
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        job = _Job(commands, now_s + timeout_s, None if repeat_s is None else now_s + repeat_s)
+        self._queue.append(job)
+        self._wake.set()
+        timer = loop.call_at(job.expires_s, job.expire)
+        try:
+            return await job.future
+        finally:
+            timer.cancel()
+
+    async def _serve(self) -> None:
+        while True:
+            jobs = await self._next_jobs()
+            if not jobs:
+                return
+            try:
+                await self._exchange(jobs)
+            except (RedisError, OSError, TimeoutError) as error:
+                await self._recover(jobs, error)
+
+    async def _next_jobs(self) -> list[_Job]:
+        """Everything that is queued, up to a bound; nothing once closed and drained."""
+        jobs: list[_Job] = []
+        while not jobs and (self._queue or not self._closing):
+            while self._queue and len(jobs) < MAX_BATCH:
+                job = self._queue.popleft()
+                if not job.is_over:
+                    jobs.append(job)
+            if not jobs and not self._closing:
+                self._wake.clear()
+                await self._wake.wait()
+        return jobs
+
+    async def _exchange(self, jobs: list[_Job]) -> None:
+        """Send all, read all. A job that was answered is taken off the list, so the rest is what must be repeated."""
+        if not self._connection.is_connected:
+            async with asyncio.timeout(self._connect_timeout_s):
+                await self._connection.connect()
+            self.num_connects += 1
+        packed = self._connection.pack_commands([command for job in jobs for command in job.commands])
+        async with asyncio.timeout(self._stall_timeout_s):
+            await self._connection.send_packed_command(packed, check_health=False)
+        not_now: list[_Job] = []
+        while jobs:
+            replies = [await self._reply() for _ in jobs[0].commands]
+            job = jobs.pop(0)
+            if not self._settle(job, replies):
+                not_now.append(job)
+        if not_now:
+            self._queue.extendleft(reversed(not_now))
+            await asyncio.sleep(LATE_S)
+
+    async def _reply(self) -> Any:
+        """One reply; an error reply is returned, so that those behind it are still read."""
+        try:
+            async with asyncio.timeout(self._stall_timeout_s):
+                return cast("Any", await self._connection.read_response(disconnect_on_error=False))
+        except BusyLoadingError:
+            raise
+        except ResponseError as error:
+            return error
+
+    def _settle(self, job: _Job, replies: list[Any]) -> bool:
+        """Hand the replies over; False if the server cannot do it yet and the job may be sent again."""
+        errors = [reply for reply in replies if isinstance(reply, ResponseError)]
+        if not errors:
+            job.answer(replies)
+            return True
+        if not _is_passing(errors[0]):
+            job.fail(errors[0])
+            return True
+        if _may_repeat(job):
+            return False
+        job.fail(Unavailable(f"Redis cannot do this now: {errors[0]}"))
+        return True
+
+    async def _recover(self, jobs: list[_Job], error: Exception) -> None:
+        """Drop the connection, whose replies are out of step now; queue again what may be repeated."""
+        with contextlib.suppress(RedisError, OSError):
+            await self._connection.disconnect(nowait=True)
+        again = [job for job in jobs if _may_repeat(job)]
+        for job in jobs:
+            if not _may_repeat(job):
+                job.fail(Unavailable(f"Redis cannot be reached: {error or type(error).__name__}"))
+        if again:
+            self._queue.extendleft(reversed(again))
+            await asyncio.sleep(LATE_S)
+
+
+def _pool(url: str) -> ConnectionPool:
+    """Parses the URL; the retries of redis-py stay out of the way, repeating is this module's affair."""
+    return ConnectionPool.from_url(  # pyright: ignore[reportUnknownMemberType] - its keywords have no types
+        url, protocol=2, retry=Retry(NoBackoff(), 0), socket_timeout=None
+    )
+
+
+def _may_repeat(job: _Job) -> bool:
+    return job.repeat_until_s is not None and asyncio.get_running_loop().time() < job.repeat_until_s
+
+
+def _is_passing(error: ResponseError) -> bool:
+    """Whether the server may answer otherwise soon. redis-py keeps some codes in the message, others in the type."""
+    return str(error).startswith(NOT_NOW) or isinstance(error, ReadOnlyError | ClusterDownError | TryAgainError)
