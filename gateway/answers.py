@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 from starlette.responses import Response
 
-from tracker.errors import HoneError
+from tracker.errors import Gone, HoneError
 from tracker.types import Record
 
 JSON = "application/json"
@@ -48,6 +48,8 @@ def error_answer(error: HoneError) -> JsonResponse:
     retry_after_s = getattr(error, "retry_after_s", None)
     if retry_after_s is not None:
         headers["Retry-After"] = str(retry_after_s)
+    if isinstance(error, Gone):
+        headers["x-should-retry"] = "false"  # SDKs would try again otherwise
     return JsonResponse(error_body(error), status_code=error.status, headers=headers)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.auth import KeyRing
+from gateway.background import Duties
 from gateway.engines import EnginePool
 from gateway.hotswap import HotSwap
 from gateway.lookups import RunCache, VersionBook
@@ -29,3 +30,5 @@ class Services:
     clock: Clock
     worker_id: str
     """Names this process in intents and heartbeats; never used again."""
+    duties: Duties = field(default_factory=Duties)
+    """What runs in the background; none where the services are used apart from the app."""

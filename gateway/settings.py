@@ -52,6 +52,8 @@ class GatewaySettings(Settings):
     """Between two looks at each engine."""
     engine_timeout_s: float = Field(default=60.0, gt=0)
     """For control calls: loading an adapter, scoring a probe."""
+    access_log: bool = True
+    """One line a request: method, path and status."""
     shutdown_s: int = Field(default=15, ge=0)
     """How long calls in flight may go on once the gateway is told to stop."""
 

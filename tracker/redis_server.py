@@ -85,6 +85,11 @@ class EmbeddedRedis:
             self._process = self._spawn()
             await self._wait_until_it_answers(self._process)
 
+    async def revive(self) -> None:
+        """Start the server again if this object started it and it has exited since."""
+        if self._process is not None and self._process.poll() is not None:
+            await self.start()
+
     async def stop(self) -> None:
         """End the server if this object started it: it writes what it holds, then exits."""
         process, self._process = self._process, None

@@ -29,11 +29,13 @@ async def ready(services: ServicesOf) -> Any:
     redis = await _found(services.store.ping())
     sql = await _found(services.ledger.ping())
     engines = services.engines.states()
-    is_ready = redis == sql == "ok" and any(state.fitness is Fitness.READY for state in engines)
+    stopped = services.duties.stopped()
+    is_ready = redis == sql == "ok" and not stopped and any(state.fitness is Fitness.READY for state in engines)
     answer = {
         "status": "ready" if is_ready else "not ready",
         "redis": redis,
         "sql": sql,
+        "stopped": stopped,
         "engines": [{"url": state.url, "fitness": state.fitness, "detail": state.detail} for state in engines],
     }
     return JsonResponse(answer, status_code=200 if is_ready else 503)

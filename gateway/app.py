@@ -1,0 +1,141 @@
+"""The gateway as one ASGI application: agents' paths go to the door, all else to FastAPI.
+
+The dispatcher decides on the path that is really routed, before any framework has touched the request. Every answer
+that is no success is JSON in OpenAI's form: an unknown path, a wrong method, a body that does not fit, and a bug, which
+is logged with its trace and leaves the next request alone. Nothing is ever redirected.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.errors import ServerErrorMiddleware
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.answers import JsonResponse, error_answer
+from gateway.door import Door, normalise
+from gateway.routes import engines, episodes, groups, health, policies, rewards, runs
+from gateway.settings import GatewaySettings, load
+from gateway.startup import open_services
+from tracker.errors import BadRequest, HoneError, NotFound, SettingsError, TooLarge
+
+LOG: Final = logging.getLogger("hone.app")
+MAX_HEADER_BYTES: Final = 64 * 1024
+WHERE: Final = "GET /openapi.json lists what there is"
+
+
+class WrongMethod(BadRequest):
+    """The path is there, under another method."""
+
+    status = 405
+    code = "method_not_allowed"
+
+
+class Gateway:
+    """Dispatches requests; the lifespan belongs to FastAPI's application."""
+
+    def __init__(self, api: FastAPI) -> None:
+        self._api = api
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._api(scope, receive, send)
+            return
+        try:
+            target = self._target(scope)
+        except HoneError as error:
+            await error_answer(error)(scope, receive, send)
+            return
+        await target(scope, receive, send)
+
+    def _target(self, scope: Scope) -> ASGIApp:
+        """The door for an agent's path; else FastAPI, with doubled and trailing slashes taken out of the path."""
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
+            raise TooLarge(f"The headers are larger than {MAX_HEADER_BYTES} bytes together.")
+        if normalise(scope.get("raw_path") or scope["path"].encode()) is not None:
+            return self._api.state.door
+        scope["path"] = "/" + "/".join(part for part in scope["path"].split("/") if part)
+        return self._api
+
+
+def create_app(settings: GatewaySettings) -> ASGIApp:
+    """The application; its services are built in its lifespan, and closed at its end."""
+    api = FastAPI(
+        title="Hone",
+        lifespan=partial(_lifespan, settings),
+        redirect_slashes=False,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+    )
+    for module in (runs, episodes, rewards, groups, policies, engines, health):
+        api.include_router(module.router)
+    api.add_exception_handler(HoneError, _on_error)
+    api.add_exception_handler(HTTPException, _on_http_error)
+    api.add_exception_handler(RequestValidationError, _on_invalid)
+    return ServerErrorMiddleware(Gateway(api), handler=_on_bug)
+
+
+def create_app_of_environment() -> ASGIApp:
+    """What each process of several workers runs."""
+    return create_app(load(os.environ, Path.cwd()))
+
+
+@asynccontextmanager
+async def _lifespan(settings: GatewaySettings, api: FastAPI) -> AsyncGenerator[None]:
+    try:
+        async with open_services(settings) as services:
+            api.state.services = services
+            api.state.door = door = Door(services)
+            try:
+                yield
+            finally:
+                await door.close()
+    except SettingsError as error:
+        LOG.error("the gateway does not start: %s", error.message)
+        raise
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    del request
+    assert isinstance(error, HoneError)
+    return error_answer(error)
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    """What the router refuses."""
+    assert isinstance(error, HTTPException)
+    where = f"{request.method} {request.url.path}"
+    if error.status_code == 405:
+        answer = error_answer(WrongMethod(f"{where} is not allowed; {WHERE}."))
+        answer.headers.update(error.headers or {})
+        return answer
+    return error_answer(NotFound(f"There is no {where}; {WHERE}.", code="unknown_path"))
+
+
+async def _on_invalid(request: Request, error: Exception) -> Response:
+    """A parameter that does not fit; bodies are read in `routes/bodies.py`."""
+    del request
+    assert isinstance(error, RequestValidationError)
+    item = error.errors()[0]
+    name = str(item["loc"][-1])
+    return error_answer(BadRequest(f"{name}: {item['msg']}.", param=name))
+
+
+async def _on_bug(request: Request, error: Exception) -> Response:
+    """The answer to a bug; the middleware raises it again, and the server logs its trace."""
+    LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return JsonResponse(
+        {"error": {"message": "The gateway failed.", "type": "server_error", "param": None, "code": "internal_error"}},
+        status_code=500,
+    )

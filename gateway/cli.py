@@ -1,0 +1,201 @@
+"""`hone`: the command line. Each command reads the settings once and hands over; none does its work here.
+
+A mistake in settings or arguments is one line that says what to write, and exit status 2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+
+from gateway import desk
+from gateway.answers import plain
+from gateway.demo import DemoSettings, run_demo
+from gateway.doctor import examine
+from gateway.local import up as run_up
+from gateway.routes.views import row_view
+from gateway.serve import serve
+from gateway.settings import GatewaySettings, load
+from tracker.errors import HoneError, SettingsError
+from tracker.settings import StoreSettings, load_stores
+from tracker.sql import downgrade, upgrade
+from tracker.types import DEFAULT, Key, Scope
+
+PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train your agent.")
+keys = typer.Typer(no_args_is_help=True, help="API keys of a data folder.")
+app.add_typer(keys, name="keys")
+
+Tenant = Annotated[str, typer.Option(help="The tenant the key belongs to.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def main() -> None:
+    """The entry point of `hone` and of `python -m gateway.cli`."""
+    try:
+        app()
+    except HoneError as error:
+        typer.echo(f"hone: {error.message}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+@app.command()
+def gateway(
+    host: Annotated[str | None, typer.Option(help="HONE_HOST")] = None,
+    port: Annotated[int | None, typer.Option(help="HONE_PORT")] = None,
+) -> None:
+    """Start the gateway before engines that run already."""
+    given = {"HONE_HOST": host, "HONE_PORT": port}
+    os.environ.update({name: str(value) for name, value in given.items() if value is not None})
+    serve(_settings())
+
+
+@app.command()
+def up() -> None:
+    """Start everything on this machine: redis-server, engine, gateway and trainer."""
+    asyncio.run(run_up(os.environ, Path.cwd(), Console()))
+
+
+@app.command()
+def demo(
+    model: Annotated[str, typer.Option(help="A folder, a hub id, or smollm2.")] = "smollm2",
+    seed: int = 0,
+    steps: int = 10,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Where to write the figures.")] = None,
+    data_dir: Annotated[Path, typer.Option(help="A folder of the demo's own.")] = Path(".hone/demo"),
+) -> None:
+    """Watch an agent that knows nothing of Hone get better."""
+    settings = DemoSettings(
+        data_dir=data_dir.resolve(),
+        model=model,
+        seed=seed,
+        steps=steps,
+        json_path=json_path.resolve() if json_path else None,
+    )
+    asyncio.run(run_demo(settings, os.environ, Console()))
+
+
+@app.command(context_settings=PASS_ON, add_help_option=False)
+def engine(context: typer.Context) -> None:
+    """Start the embedded engine (needs the extra `train`)."""
+    _become("trainer.engine", context.args)
+
+
+@app.command(context_settings=PASS_ON, add_help_option=False)
+def train(context: typer.Context) -> None:
+    """Start the trainer (needs the extra `train`)."""
+    _become("trainer", context.args)
+
+
+@app.command()
+def migrate(
+    down: Annotated[str | None, typer.Option(help="Go back to this revision (`base` for none).")] = None,
+) -> None:
+    """Bring the SQL schema to this version of Hone, or back."""
+    stores = _stores()
+    stores.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    asyncio.run(upgrade(stores.database_url) if down is None else downgrade(stores.database_url, down))
+    typer.echo("The schema is up to date." if down is None else f"The schema is at {down}.")
+
+
+@app.command()
+def doctor() -> None:
+    """Check settings, stores and engines, and say what to do about what is wrong."""
+    findings = asyncio.run(examine(_settings()))
+    for finding in findings:
+        typer.echo(f"{'ok  ' if finding.is_ok else 'FAIL'} {finding.what}: {finding.detail}")
+    if not all(finding.is_ok for finding in findings):
+        sys.exit(1)
+
+
+@app.command()
+def episodes(
+    run: str | None = None,
+    status: Annotated[str | None, typer.Option(help="A state or a status.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=200)] = 20,
+    tenant: Tenant = DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """List the newest episodes."""
+    rows = asyncio.run(desk.list_episodes(_stores(), tenant, run, status, limit))
+    for row in rows:
+        shown = row_view(row)
+        if as_json:
+            _echo_json(shown)
+        else:
+            columns = ("episode_id", "run", "state", "status", "reward", "num_calls", "task")
+            typer.echo("  ".join("-" if shown[name] is None else str(shown[name]) for name in columns))
+
+
+@keys.command("create")
+def create_key(
+    scope: Annotated[list[Scope], typer.Option(help="May be given several times.")],
+    tenant: Tenant = DEFAULT,
+    label: Annotated[str, typer.Option(help="For people.")] = "",
+    expires_days: Annotated[float | None, typer.Option(min=0.0)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key. It is shown once."""
+    secret, key = asyncio.run(desk.create_key(_stores(), scope, tenant, label, expires_days))
+    if as_json:
+        _echo_json({"key": secret, **_key_view(key)})
+    else:
+        typer.echo(secret)
+
+
+@keys.command("list")
+def list_keys(tenant: Tenant = DEFAULT, as_json: AsJson = False) -> None:
+    """List a tenant's keys, without the keys themselves."""
+    for key in asyncio.run(desk.list_keys(_stores(), tenant)):
+        if as_json:
+            _echo_json(_key_view(key))
+        else:
+            end = "revoked" if key.revoked_ms is not None else "valid"
+            typer.echo(f"{key.key_id}  {end}  {','.join(key.scopes)}  {key.label}")
+
+
+@keys.command("revoke")
+def revoke_key(key_id: str, tenant: Tenant = DEFAULT) -> None:
+    """Make a key worthless, within seconds also at gateways that run."""
+    asyncio.run(desk.revoke_key(_stores(), tenant, key_id))
+    typer.echo(f"{key_id} is revoked.")
+
+
+def _settings() -> GatewaySettings:
+    return load(os.environ, Path.cwd())
+
+
+def _stores() -> StoreSettings:
+    return load_stores(os.environ, Path.cwd())
+
+
+def _become(module: str, arguments: list[str]) -> None:
+    """Run a program of the trainer in this process's place, so that signals reach it; gateway imports none of it."""
+    try:
+        os.execv(sys.executable, [sys.executable, "-m", module, *arguments])  # noqa: S606 - no shell is wanted
+    except OSError as error:
+        raise SettingsError(f"{module} could not be started: {error.strerror}.") from error
+
+
+def _key_view(key: Key) -> dict[str, Any]:
+    """A key as people see it: the digest stays in the database."""
+    shown = plain(key)
+    del shown["digest"]
+    return shown
+
+
+def _echo_json(value: dict[str, Any]) -> None:
+    typer.echo(msgspec.json.encode(plain(value)).decode())
+
+
+if __name__ == "__main__":
+    main()

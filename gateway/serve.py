@@ -1,0 +1,61 @@
+"""Runs the gateway under uvicorn: one process, or several workers before one pair of stores."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+from typing import Any, Final
+
+import uvicorn
+from uvicorn.config import LOGGING_CONFIG
+
+from gateway.app import create_app
+from gateway.settings import GatewaySettings
+from tracker.redis_server import EmbeddedRedis
+
+MAX_REQUEST_LINE_BYTES: Final = 64 * 1024
+KEEP_ALIVE_S: Final = 75
+WORKER_APP: Final = "gateway.app:create_app_of_environment"
+
+
+def serve(settings: GatewaySettings) -> None:
+    """Serve until told to stop. Several workers share the embedded Redis, which their parent starts."""
+    if settings.workers == 1:
+        uvicorn.run(create_app(settings), **_options(settings))
+        return
+    if settings.stores.redis_url is not None:
+        uvicorn.run(WORKER_APP, factory=True, workers=settings.workers, **_options(settings))
+        return
+    settings.stores.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    embedded = EmbeddedRedis(settings.stores.data_dir)
+    asyncio.run(embedded.start())
+    try:
+        os.environ["HONE_REDIS_URL"] = embedded.url
+        uvicorn.run(WORKER_APP, factory=True, workers=settings.workers, **_options(settings))
+    finally:
+        asyncio.run(embedded.stop())
+
+
+def _options(settings: GatewaySettings) -> dict[str, Any]:
+    return {
+        "host": settings.host,
+        "port": settings.port,
+        "log_config": log_config(),
+        "access_log": settings.access_log,
+        "server_header": False,
+        "proxy_headers": False,
+        "h11_max_incomplete_event_size": MAX_REQUEST_LINE_BYTES,
+        "timeout_keep_alive": KEEP_ALIVE_S,
+        "timeout_graceful_shutdown": settings.shutdown_s,
+        "lifespan": "on",
+        "ws": "none",
+    }
+
+
+def log_config() -> dict[str, Any]:
+    """uvicorn's own, with our lines in the same form. Lines hold paths and ids, never keys or bodies."""
+    config = copy.deepcopy(LOGGING_CONFIG)
+    config["formatters"]["default"]["fmt"] = "%(asctime)s %(levelprefix)s %(name)s %(message)s"
+    config["loggers"]["hone"] = {"handlers": ["default"], "level": "INFO", "propagate": False}
+    return config

@@ -1,0 +1,125 @@
+"""From settings to running services: stores, schema, policies, runs, keys, engines and background duties.
+
+Everything that is opened here is closed here, in reverse order, also where the start fails midway. What could not work
+is refused now with `SettingsError`; what may come back (an engine that is down) only keeps readiness red.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import Final
+
+import httpx
+from tracker.archive import sweep
+
+from gateway.auth import KeyRing
+from gateway.background import Duties, duties
+from gateway.dependencies import Services
+from gateway.engine_api import EngineApi
+from gateway.engines import EnginePool, Fitness
+from gateway.hotswap import HotSwap
+from gateway.lookups import RunCache, VersionBook
+from gateway.settings import GatewaySettings
+from tracker.clock import Clock, SystemClock
+from tracker.errors import Conflict, SettingsError
+from tracker.ledger import SqlLedger
+from tracker.redis_server import EmbeddedRedis
+from tracker.redis_store import RedisStore
+from tracker.settings import StoreSettings
+from tracker.sql import open_engine, upgrade
+from tracker.store import EpisodeStore, Ledger
+from tracker.types import DEFAULT
+
+LOG: Final = logging.getLogger("hone.startup")
+SESSION_SECRET: Final = "session-keys"  # noqa: S105 - a name, no secret
+HEARTBEAT_S: Final = 1.0
+HEARTBEAT_TTL_MS: Final = 8_000
+"""A worker that missed this much of its heartbeats is dead, and its calls are lost."""
+REDIS_CHECK_S: Final = 0.5
+
+
+@asynccontextmanager
+async def open_services(settings: GatewaySettings) -> AsyncGenerator[Services]:
+    """Everything behind the gateway's doors, for as long as the block lasts."""
+    clock = SystemClock()
+    async with AsyncExitStack() as stack:
+        make_folders(settings.stores)
+        running = await stack.enter_async_context(duties())
+        store = await _open_store(settings.stores, clock, running, stack)
+        await upgrade(settings.stores.database_url)
+        ledger = SqlLedger(open_engine(settings.stores.database_url), clock)
+        stack.push_async_callback(ledger.close)
+        await _register(settings.stores, ledger)
+        http = await stack.enter_async_context(httpx.AsyncClient(timeout=settings.engine_timeout_s, trust_env=False))
+        engines = EnginePool(settings.engines, settings.stores.policies, EngineApi(http, settings.engine_key))
+        swap = HotSwap(settings.stores, store, ledger, engines, clock)
+        await swap.keep_up()
+        _refuse_unfit(engines)
+        services = Services(
+            settings=settings,
+            store=store,
+            ledger=ledger,
+            batches=ledger,
+            keys=KeyRing(ledger, await ledger.secret(SESSION_SECRET), clock),
+            engines=engines,
+            runs=RunCache(ledger),
+            versions=VersionBook(ledger, settings.stores.adapters_dir),
+            swap=swap,
+            duties=running,
+            clock=clock,
+            worker_id=f"worker-{secrets.token_hex(8)}",
+        )
+        await _start_duties(services)
+        yield services
+
+
+def make_folders(stores: StoreSettings) -> None:
+    """The data folder, for its owner alone, and what lies in it."""
+    stores.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    stores.adapters_dir.mkdir(exist_ok=True)
+    stores.checkpoints_dir.mkdir(exist_ok=True)
+
+
+async def _open_store(stores: StoreSettings, clock: Clock, running: Duties, stack: AsyncExitStack) -> EpisodeStore:
+    """The user's Redis, or the embedded one, which is started again should it die."""
+    url = stores.redis_url
+    if url is None:
+        embedded = EmbeddedRedis(stores.data_dir)
+        stack.push_async_callback(embedded.stop)
+        await embedded.start()
+        running.start("embedded redis", embedded.revive, REDIS_CHECK_S)
+        url = embedded.url
+    store = await RedisStore.connect(url)
+    stack.push_async_callback(store.close)
+    await store.ping()
+    return store
+
+
+async def _register(stores: StoreSettings, ledger: Ledger) -> None:
+    """What the settings name exists in SQL."""
+    for policy in stores.policies:
+        await ledger.ensure_policy(policy.name)
+    for run in stores.runs:
+        try:
+            await ledger.put_run(DEFAULT, run)
+        except Conflict as error:
+            raise SettingsError(f"runs: {error.message} Give the changed run a new name.") from error
+
+
+def _refuse_unfit(engines: EnginePool) -> None:
+    for state in engines.states():
+        if state.fitness is Fitness.REFUSED:
+            raise SettingsError(state.detail)
+
+
+async def _start_duties(services: Services) -> None:
+    settings, store = services.settings, services.store
+    beat = partial(store.heartbeat, services.worker_id, HEARTBEAT_TTL_MS)
+    await beat()
+    services.duties.start("heartbeat", beat, HEARTBEAT_S)
+    services.duties.start("sweeper", partial(sweep, store, services.ledger, services.clock), settings.sweep_interval_s)
+    services.duties.start("engines", services.swap.keep_up, settings.poll_interval_s)
