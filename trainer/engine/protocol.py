@@ -84,7 +84,7 @@ class ChatBody(GenerateBody, frozen=True, kw_only=True):
 class CompletionBody(GenerateBody, frozen=True, kw_only=True):
     """`POST /v1/completions`."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | list[int | str | list[int]]
     logprobs: Annotated[int, msgspec.Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     echo: bool | None = None
     suffix: str | None = None

@@ -103,6 +103,11 @@ class Lane:
         return len(self._running)
 
     @property
+    def num_blocks(self) -> int:
+        """Blocks of prompts kept for sequences to come."""
+        return self._cache.num_blocks
+
+    @property
     def num_waiting(self) -> int:
         return len(self._waiting)
 

@@ -7,7 +7,7 @@ whatever reason, takes the sequences out of the scheduler. Which bytes go to the
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -85,9 +85,7 @@ class Service:
 
     async def load_adapter(self, name: str, folder: Path) -> None:
         if name == self._base_name:
-            raise BadRequest(
-                f"The lora adapter '{name}' would hide the base model; rename it", param="lora_name"
-            )
+            raise BadRequest(f"The lora adapter '{name}' would hide the base model; rename it", param="lora_name")
         await self.worker.load_adapter(name, folder)
 
     def _version(self, name: str | None) -> str | None:
@@ -131,7 +129,7 @@ class Service:
             raise BadRequest(f"the prompt has token ids outside of 0 to {self._vocab_size - 1}", param="prompt")
         return ids
 
-    def _completion_ids(self, prompt: str | list[str] | list[int] | list[list[int]]) -> list[int]:
+    def _completion_ids(self, prompt: str | Sequence[int | str | list[int]]) -> list[int]:
         if isinstance(prompt, str):
             return encode(self._tokenizer, prompt, add_special_tokens=True)
         numbers = [one for one in prompt if isinstance(one, int)]

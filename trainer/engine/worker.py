@@ -28,6 +28,8 @@ from trainer.engine.weights import cache_shape, forward
 
 T = TypeVar("T")
 
+_STOPPED = "the engine is stopping or its model thread has died; see its log"
+
 
 @dataclass(slots=True)
 class Live:
@@ -125,12 +127,15 @@ class Worker:
     async def _call(self, action: Callable[[], T]) -> T:
         """Run an action on the model's thread and return what it returns."""
         if not self.is_alive:
-            raise Unavailable("the engine is stopping or its model thread has died; see its log")
+            raise Unavailable(_STOPPED)
         future: Future[T] = Future()
 
         def perform() -> None:
             # Whoever asked may have left before its turn came: then nothing shall happen.
             if not future.set_running_or_notify_cancel():
+                return
+            if self._is_stopping:
+                future.set_exception(Unavailable(_STOPPED))
                 return
             try:
                 future.set_result(action())
@@ -138,6 +143,9 @@ class Worker:
                 future.set_exception(error)
 
         self._commands.put(perform)
+        if self._is_stopping:
+            # The thread may have looked for the last time: a command refuses itself wherever it runs now.
+            self._obey_now()
         return await asyncio.wrap_future(future)
 
     # On the model's thread -----------------------------------------------------------------------------------------
@@ -154,7 +162,10 @@ class Worker:
             self._is_stopping = True
             for one in self._live.values():
                 one.lane.fail_all("the engine stopped before the answer was complete")
+                for future in one.drained:
+                    future.set_exception(Unavailable(_STOPPED))
             self._flush()
+            self._obey_now()
 
     def _turn(self) -> None:
         """Obey what was asked since the last turn, then let every lane with work take one step."""
