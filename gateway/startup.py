@@ -14,7 +14,6 @@ from functools import partial
 from typing import Final
 
 import httpx
-from tracker.archive import sweep
 
 from gateway.auth import KeyRing
 from gateway.background import Duties, duties
@@ -24,6 +23,7 @@ from gateway.engines import EnginePool, Fitness
 from gateway.hotswap import HotSwap
 from gateway.lookups import RunCache, VersionBook
 from gateway.settings import GatewaySettings
+from tracker.archive import Sweeper
 from tracker.clock import Clock, SystemClock
 from tracker.errors import Conflict, SettingsError
 from tracker.ledger import SqlLedger
@@ -121,5 +121,6 @@ async def _start_duties(services: Services) -> None:
     beat = partial(store.heartbeat, services.worker_id, HEARTBEAT_TTL_MS)
     await beat()
     services.duties.start("heartbeat", beat, HEARTBEAT_S)
-    services.duties.start("sweeper", partial(sweep, store, services.ledger, services.clock), settings.sweep_interval_s)
+    sweeper = Sweeper(store, services.ledger, services.clock)
+    services.duties.start("sweeper", sweeper.sweep, settings.sweep_interval_s)
     services.duties.start("engines", services.swap.keep_up, settings.poll_interval_s)
