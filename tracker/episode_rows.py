@@ -130,7 +130,7 @@ def episode_rows(connection: Connection, rows: Sequence[Row[Any]]) -> list[Episo
             state=EpisodeState(row.state),
             status=None if row.status is None else EpisodeStatus(row.status),
             member=row.place,
-            reward=episode_reward(rewards.get(row.episode_id, ()), runs.get(row).reward_weights),
+            reward=episode_reward(rewards.get(row.episode_id, ()), runs.get(row.tenant, row.run).reward_weights),
             versions=versions.get(row.episode_id, {}),
             ended_ms=row.ended_ms,
             archived_ms=row.archived_ms,

@@ -82,7 +82,7 @@ def _to_settle(connection: Connection, now_ms: int) -> list[str]:
     return [
         row.group_id
         for row in connection.execute(statement)
-        if row.num_archived == row.size or now_ms - row.created_ms >= runs.get(row).group_timeout_s * 1000
+        if row.num_archived == row.size or now_ms - row.created_ms >= runs.get(row.tenant, row.run).group_timeout_s * 1000
     ]
 
 

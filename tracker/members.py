@@ -41,12 +41,11 @@ class RunCache:
         self._connection = connection
         self._seen: dict[tuple[str, str], RunSettings] = {}
 
-    def get(self, row: Row[Any]) -> RunSettings:
-        """The settings of the run that a row of episodes or groups belongs to."""
-        key = (row.tenant, row.run)
-        if key not in self._seen:
-            self._seen[key] = run_settings(self._connection, *key)
-        return self._seen[key]
+    def get(self, tenant: str, run: str) -> RunSettings:
+        """The settings of a run, read at most once."""
+        if (tenant, run) not in self._seen:
+            self._seen[tenant, run] = run_settings(self._connection, tenant, run)
+        return self._seen[tenant, run]
 
 
 def collected(
@@ -82,7 +81,7 @@ def read_groups(connection: Connection, rows: Sequence[Row[Any]], *, seated_only
     runs = RunCache(connection)
     groups: list[Group] = []
     for row in rows:
-        members = standing(seats.get(row.group_id, []), rewards, runs.get(row), frozen.get(row.group_id, {}))
+        members = standing(seats.get(row.group_id, []), rewards, runs.get(row.tenant, row.run), frozen.get(row.group_id, {}))
         lost = {seat.episode_id for seat in seats.get(row.group_id, []) if seat.place is None}
         kept = tuple(member for member in members if not (seated_only and member.episode_id in lost))
         groups.append(_group(row, kept))
@@ -126,8 +125,12 @@ def _member(seat: Row[Any], rewards: Sequence[Reward], run: RunSettings) -> Memb
         state=EpisodeState(seat.state),
         reward=episode_reward(rewards, run.reward_weights),
         member=seat.place is not None,
-        why="" if seat.place is not None else (status if status in PLACELESS else NO_PLACE),
+        why="" if seat.place is not None else _why_placeless(status),
     )
+
+
+def _why_placeless(status: EpisodeStatus | None) -> str:
+    return status.value if status is not None and status in PLACELESS else NO_PLACE
 
 
 def _episodes_in(connection: Connection, group_ids: Sequence[str]) -> dict[str, list[Row[Any]]]:

@@ -127,8 +127,9 @@ def _open_round(connection: Connection, head: EpisodeHead, run: RunSettings, now
     groups = tables.groups
     last = connection.execute(select(func.max(groups.c.round)).where(*_rounds_of(head))).scalar_one()
     number = 0 if last is None else last + 1
+    group_id = _group_id(head, number)
     values = {
-        "group_id": _group_id(head, number),
+        "group_id": group_id,
         "tenant": head.tenant,
         "run": head.run,
         "task": head.task,
@@ -139,7 +140,7 @@ def _open_round(connection: Connection, head: EpisodeHead, run: RunSettings, now
         "created_ms": now_ms,
     }
     connection.execute(insert(groups).values(values))
-    return values["group_id"]
+    return group_id
 
 
 def _rounds_of(head: EpisodeHead) -> tuple[Any, ...]:

@@ -1,0 +1,192 @@
+"""From the episode store to the archive in SQL, and the sweeping that brings every episode there.
+
+`archive_episode` seals an episode, reads all of it, and commits it to SQL in one transaction; only then may the episode
+store let it go. Each step is safe to repeat and is derived from what is stored, so a process that dies between two of
+them leaves something that the next sweep finishes, in any gateway. Episodes that one sweep cannot finish do not keep it
+from the others; what went wrong is raised when it is through. When the steps run is left to `Sweeper`'s owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable
+from typing import Final
+
+import msgspec
+
+from tracker.clock import Clock
+from tracker.codec import encode_calls
+from tracker.errors import Gone, HoneError, NotFound, Unavailable
+from tracker.receipts import call_digest, chain
+from tracker.samples import counts
+from tracker.store import EpisodeStore, EpisodeView, Ledger
+from tracker.types import Call, EpisodeRow, EpisodeState, EpisodeStatus, Event, Group, Record, RunSettings
+
+KEEP_MS: Final = 600_000
+"""How long the episode store keeps an archived episode: late callers are told that it ended, not that it is unknown."""
+ORPHAN_MS: Final = 60_000
+"""How long an episode may stand in SQL alone: it is created there first."""
+AUDIT_MS: Final = 5_000
+"""How often the open episodes in SQL are compared with the episode store."""
+
+
+class Packed(Record, frozen=True):
+    """An episode as SQL takes it."""
+
+    row: EpisodeRow
+    blob: bytes
+    digest: str
+    """The chain over the receipts of its calls, in order of `index` (hex)."""
+
+
+class Sweeper:
+    """Runs the steps: those that an ended episode waits for each time, the audit now and then."""
+
+    def __init__(self, store: EpisodeStore, ledger: Ledger, clock: Clock) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._clock = clock
+        self._audit_ms = 0
+
+    async def sweep(self) -> list[Group]:
+        """One round."""
+        now_ms = self._clock.now_ms()
+        audit = now_ms >= self._audit_ms
+        self._audit_ms = now_ms + AUDIT_MS if audit else self._audit_ms
+        return await sweep(self._store, self._ledger, self._clock, audit=audit)
+
+
+async def sweep(store: EpisodeStore, ledger: Ledger, clock: Clock, *, audit: bool = True) -> list[Group]:
+    """Every step once, in the order in which they lead to each other; the groups that were settled."""
+    await abandon_due(store, clock.now_ms())
+    if audit:
+        await audit_open(store, ledger, clock)
+    await archive_finishing(store, ledger, clock)
+    return await ledger.settle_groups(clock.now_ms())
+
+
+async def archive_episode(store: EpisodeStore, ledger: Ledger, episode_id: str, clock: Clock) -> bool:
+    """Seal the episode and move it to SQL; False while calls are in flight. Safe to repeat at any point."""
+    if not await store.seal(episode_id):
+        return False
+    if await _commit(ledger, await store.view(episode_id), clock.now_ms()):
+        await store.expire(episode_id, KEEP_MS)
+    else:
+        await store.delete(episode_id)  # it was deleted from SQL, and whoever did so died before this
+    return True
+
+
+async def abandon_due(store: EpisodeStore, now_ms: int) -> None:
+    """Calls whose worker is gone or whose deadline passed become lost calls: their episodes need not wait for them."""
+    for episode_id, call_id in await store.due_calls(now_ms):
+        await store.abandon_call(episode_id, call_id, now_ms)
+
+
+async def archive_finishing(store: EpisodeStore, ledger: Ledger, clock: Clock) -> None:
+    """Archive what has ended and has no call in flight any more."""
+    await _each(archive_episode(store, ledger, episode_id, clock) for episode_id in await store.finishing())
+
+
+async def audit_open(store: EpisodeStore, ledger: Ledger, clock: Clock) -> None:
+    """Compare what SQL holds as not archived with the episode store, and end what has no future."""
+    rows = await ledger.open_episodes(clock.now_ms() + 1)
+    await _each(_audit(store, ledger, row, clock.now_ms()) for row in rows)
+
+
+def packed(view: EpisodeView, run: RunSettings, now_ms: int) -> Packed:
+    """What SQL takes of a sealed episode."""
+    numbers = counts(view.calls, run)
+    row = EpisodeRow(
+        head=view.head,
+        state=EpisodeState.ARCHIVED,
+        status=view.status,
+        versions=_versions(view.calls) | view.pins,
+        num_calls=numbers.num_calls,
+        num_samples=numbers.num_samples,
+        num_excluded=numbers.num_excluded,
+        num_truncated=numbers.num_truncated,
+        num_raw_tokens=numbers.num_raw_tokens,
+        num_distinct_tokens=numbers.num_distinct_tokens,
+        ended_ms=now_ms,
+        archived_ms=now_ms,
+    )
+    digest = chain(call_digest(call) for call in view.calls)
+    return Packed(row=row, blob=encode_calls(view.calls), digest=digest.hex())
+
+
+async def _commit(ledger: Ledger, view: EpisodeView, now_ms: int) -> bool:
+    """Have SQL hold the episode; False if it was deleted there. A thread packs: the work grows with the episode."""
+    head = view.head
+    run = await ledger.get_run(head.tenant, head.run)
+    episode = await asyncio.to_thread(packed, view, run, now_ms)
+    if not await _archive(ledger, episode) and await _is_deleted(ledger, view):
+        return False
+    for event in view.events:
+        await ledger.add_event(head.episode_id, event)
+    return True
+
+
+async def _archive(ledger: Ledger, episode: Packed) -> bool:
+    """An episode that SQL never heard of is no reason to let its calls go."""
+    try:
+        return await ledger.archive_episode(episode.row, episode.blob, episode.digest)
+    except NotFound as error:
+        raise HoneError(f"Episode {episode.row.head.episode_id} is not in SQL and was not archived.") from error
+
+
+async def _is_deleted(ledger: Ledger, view: EpisodeView) -> bool:
+    try:
+        await ledger.get_episode(view.head.tenant, view.head.episode_id)
+    except NotFound:
+        return True
+    return False
+
+
+async def _audit(store: EpisodeStore, ledger: Ledger, row: EpisodeRow, now_ms: int) -> None:
+    """End one episode in the episode store if it ended in SQL, and in both if its time is up or its calls are gone."""
+    head = row.head
+    status = row.status
+    if status is None and head.ttl_ms is not None and now_ms >= head.created_ms + head.ttl_ms:
+        await ledger.add_event(head.episode_id, Event(at_ms=head.created_ms + head.ttl_ms, kind="expired"))
+        await ledger.end_episode(head.episode_id, EpisodeStatus.INFRA_ERROR, now_ms)
+        status = EpisodeStatus.INFRA_ERROR
+    try:
+        await (store.head(head.episode_id) if status is None else store.finish(head.episode_id, status))
+    except Gone:
+        await ledger.delete_episode(head.tenant, head.episode_id)  # its deletion stopped halfway
+    except NotFound:
+        if now_ms - head.created_ms >= ORPHAN_MS:
+            await _archive_orphan(ledger, msgspec.structs.replace(row, status=status), now_ms)
+
+
+async def _archive_orphan(ledger: Ledger, row: EpisodeRow, now_ms: int) -> None:
+    """The episode store does not know the episode: whatever calls it had are lost, which is said, not hidden."""
+    episode_id = row.head.episode_id
+    if row.status is None:
+        await ledger.end_episode(episode_id, EpisodeStatus.INFRA_ERROR, now_ms)
+    detail = "the episode store holds nothing of this episode"
+    await ledger.add_event(episode_id, Event(at_ms=row.ended_ms or row.head.created_ms, kind="lost", detail=detail))
+    status = row.status or EpisodeStatus.INFRA_ERROR
+    view = EpisodeView(head=row.head, state=EpisodeState.SEALED, status=status, calls=(), intents=(), pins={})
+    await _commit(ledger, view, now_ms)
+
+
+async def _each(steps: Iterable[Awaitable[object]]) -> None:
+    """Take every step; an episode that vanished meanwhile needs none. A store that is away ends the round at once."""
+    troubles: list[HoneError] = []
+    for step in steps:
+        try:
+            await step
+        except (NotFound, Gone):
+            continue
+        except Unavailable:
+            raise
+        except HoneError as trouble:
+            troubles.append(trouble)
+    if troubles:
+        raise HoneError(f"{len(troubles)} episodes could not be swept: {troubles[0].message}") from troubles[0]
+
+
+def _versions(calls: Iterable[Call]) -> dict[str, int]:
+    """policy -> version of its last call."""
+    return {call.policy: call.version for call in calls if call.policy is not None}
