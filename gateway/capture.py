@@ -177,18 +177,26 @@ class Capture:
 class _ChoiceFold:
     """One choice as it comes in."""
 
-    __slots__ = ("ended_by_itself", "finish_reason", "has_bad_score", "ids", "message", "scores")
+    __slots__ = ("ended_by_itself", "finish_reason", "has_bad_score", "ids", "is_spoiled", "message", "scores")
 
     def __init__(self) -> None:
         self.ids: list[int] = []
         self.scores: list[float] = []
+        self.is_spoiled = False
         self.has_bad_score = False
         self.finish_reason: str | None = None
         self.ended_by_itself = False
         self.message = MessageFold()
 
     def take_ids(self, value: object) -> None:
-        self.ids += _token_ids(value)
+        """Add a piece's ids; one that is no token id spoils all, since its place could not be told."""
+        ids = _token_ids(value)
+        if value and not ids:
+            self.is_spoiled = True
+        if self.is_spoiled:
+            self.ids.clear()
+        else:
+            self.ids += ids
 
     def take_logprobs(self, value: object) -> None:
         """Chat: `content[].logprob`; completions: `token_logprobs`."""

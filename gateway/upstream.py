@@ -172,7 +172,7 @@ async def _refusal(response: aiohttp.ClientResponse) -> UpstreamFailed:
 def _unwrapped(body: object) -> object:
     """What stands under `error`, where something does."""
     inner: object = cast("Json", body).get("error") if isinstance(body, dict) else None
-    return body if inner is None else inner
+    return cast("object", body) if inner is None else inner
 
 
 def _refused(said: object, status: int, headers: Mapping[str, str], *, keeps_status: bool = False) -> EngineRefused:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -24,11 +25,14 @@ from gateway.lookups import RunCache, VersionBook
 from gateway.settings import load
 from tests.fakes.scripted_engine import ScriptedEngine
 from tracker.clock import SystemClock
+from tracker.ledger import SqlLedger
 from tracker.memory_store import MemoryStore
-from tracker.store import EpisodeStore, EpisodeView, Ledger
+from tracker.store import EpisodeStore, EpisodeView
 from tracker.types import Call, EpisodeHead, Key, RunSettings, Scope
 
 Json = dict[str, Any]
+BODY: Json = {"model": "solver", "messages": [{"role": "user", "content": "hi"}]}
+STREAM: Json = {**BODY, "stream": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ class RunningDoor:
 
     async def open_episode(self, run: str = "default", tenant: str = "default") -> str:
         head, _ = await self.services.ledger.create_episode(
-            EpisodeHead(episode_id=f"ep-{id(object()):032x}"[:35], tenant=tenant, run=run, task="t"), None, ""
+            EpisodeHead(episode_id=f"ep-{secrets.token_hex(16)}", tenant=tenant, run=run, task="t"), None, ""
         )
         await self.store.open(head)
         return head.episode_id
@@ -59,7 +63,16 @@ class RunningDoor:
         async with self.client.post(
             f"{self.url}/v1/chat/completions", headers=self.headers(episode_id, **headers), **data
         ) as response:
-            return Answered(response.status, dict(response.headers), await response.read())
+            headers_in = {name.lower(): value for name, value in response.headers.items()}
+            return Answered(response.status, headers_in, await response.read())
+
+    def stream(self, episode_id: str, **headers: str) -> Any:
+        """A streamed call, to be read or left by the test."""
+        return self.client.post(
+            f"{self.url}/v1/chat/completions",
+            headers=self.headers(episode_id, **headers),
+            json={**BODY, "stream": True},
+        )
 
     async def calls(self, episode_id: str) -> tuple[Call, ...]:
         return (await self.view(episode_id)).calls
@@ -86,7 +99,6 @@ class Answered:
 async def running_door(
     engine: ScriptedEngine,
     tmp_path: Path,
-    ledger: Ledger,
     *,
     store: EpisodeStore | None = None,
     policies: str = "solver=base",
@@ -98,6 +110,7 @@ async def running_door(
         {"HONE_ENGINES": engine.url, "HONE_POLICIES": policies, "HONE_DATA_DIR": str(tmp_path), **(env or {})}, tmp_path
     )
     store = store if store is not None else MemoryStore(clock)
+    ledger = await SqlLedger.connect(settings.stores.database_url, clock)
     key, digest = mint()
     await ledger.add_key(Key(key_id="k1", digest=digest, scopes=(Scope.AGENT,)))
     async with httpx.AsyncClient() as http:
@@ -120,6 +133,7 @@ async def running_door(
         async with serving(door) as url, aiohttp.ClientSession() as client:
             yield RunningDoor(url, key, services, engine, client, store)
         await door.close()
+    await ledger.close()
 
 
 @asynccontextmanager
@@ -147,4 +161,4 @@ async def until(predicate: Callable[[], Any], timeout_s: float = 5.0) -> None:
             await asyncio.sleep(0.005)
 
 
-__all__ = ["Answered", "RunSettings", "RunningDoor", "running_door", "serving", "until"]
+__all__ = ["BODY", "STREAM", "Answered", "RunSettings", "RunningDoor", "running_door", "serving", "until"]

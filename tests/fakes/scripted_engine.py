@@ -109,6 +109,8 @@ class Received:
     raw: bytes
     body: Json
     arrived_s: float
+    peer: object = None
+    """The connection's other end: equal for requests over one connection."""
     num_sent: int = 0
     """Events written so far."""
     ended_s: float | None = None
@@ -201,6 +203,7 @@ class ScriptedEngine:
             raw=raw,
             body=body if isinstance(body, dict) else {},
             arrived_s=time.monotonic(),
+            peer=request.transport.get_extra_info("peername") if request.transport is not None else None,
         )
         self.received.append(received)
         return received
@@ -271,7 +274,7 @@ class ScriptedEngine:
             await asyncio.Event().wait()
         body = script.raw_body
         if body is None:
-            body = json.dumps(_whole_answer(received, script)).encode()
+            body = json.dumps(whole_answer(received, script)).encode()
         return web.Response(body=body, content_type="application/json", headers=script.headers)
 
     async def _stream(self, request: web.Request, received: Received, script: Script) -> web.StreamResponse:
@@ -279,7 +282,7 @@ class ScriptedEngine:
         await response.prepare(request)
         if script.headers_first and script.delay_s:
             await asyncio.sleep(script.delay_s)
-        for number, event in enumerate([*_events(received, script), None]):
+        for number, event in enumerate([*stream_events(received, script), None]):
             if script.reset_after == number:
                 await asyncio.sleep(0.02)  # what was written must be on the wire before the reset overtakes it
                 _reset(request)
@@ -396,7 +399,7 @@ def _frame(received: Received, kind: str, choices: list[Json]) -> Json:
     }
 
 
-def _whole_answer(received: Received, script: Script) -> Json:
+def whole_answer(received: Received, script: Script) -> Json:
     chat, body = _is_chat(received), received.body
     choices: list[Json] = []
     for index, answer in enumerate(script.choices):
@@ -425,7 +428,7 @@ def _event(value: Json) -> bytes:
     return b"data: " + json.dumps(value).encode() + b"\n\n"
 
 
-def _events(received: Received, script: Script) -> list[bytes]:
+def stream_events(received: Received, script: Script) -> list[bytes]:
     """Every event of the stream, `[DONE]` included, in the order of vLLM."""
     if script.raw_events is not None:
         return list(script.raw_events)

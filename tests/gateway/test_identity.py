@@ -1,0 +1,86 @@
+"""`gateway/identity.py` and `gateway/paths.py`: which call, which episode, which path."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.identity import Claims, call_id_of, episode_id_of, episode_of
+from gateway.paths import normalise
+from tracker.errors import BadRequest, NotFound
+
+HEX = st.text(alphabet="0123456789abcdef", min_size=32, max_size=32)
+SLASHES = st.integers(1, 3).map(lambda n: "/" * n)
+
+
+@given(st.lists(st.sampled_from(["path", "header", "key"]), min_size=1, unique=True))
+def test_all_that_is_given_must_agree(given_by: list[str]) -> None:
+    assert episode_of(Claims(**dict.fromkeys(given_by, "ep-1"))) == "ep-1"
+
+
+@pytest.mark.parametrize(
+    "claims", [Claims(path="a", header="b"), Claims(header="a", key="b"), Claims(path="a", key="b")]
+)
+def test_two_episodes_in_one_request_are_refused(claims: Claims) -> None:
+    with pytest.raises(BadRequest, match="different episodes"):
+        episode_of(claims)
+
+
+def test_a_call_that_names_no_episode_is_told_how_to_open_one() -> None:
+    with pytest.raises(BadRequest, match="POST /v1/episodes"):
+        episode_of(Claims())
+
+
+@pytest.mark.parametrize("name", ["a b", "ä", "x" * 129, "a/b", "a\n"])
+def test_a_malformed_episode_id_is_refused(name: str) -> None:
+    with pytest.raises(BadRequest):
+        episode_of(Claims(header=name))
+
+
+@given(HEX, HEX)
+def test_a_call_id_leads_back_to_its_episode(episode: str, random: str) -> None:
+    assert episode_id_of(call_id_of("chatcmpl-", f"ep-{episode}", random)) == f"ep-{episode}"
+
+
+@pytest.mark.parametrize("call_id", ["", "chatcmpl-1", "chatcmpl-" + "0" * 32, "x" * 200])
+def test_an_id_that_is_none_of_ours_leads_nowhere(call_id: str) -> None:
+    assert episode_id_of(call_id) is None
+
+
+@given(st.lists(SLASHES, min_size=4, max_size=4), st.integers(1, 3), st.booleans())
+def test_slashes_and_repeated_versions_do_not_matter(slashes: list[str], repeats: int, trailing: bool) -> None:
+    path = slashes[0] + slashes[1].join(["v1"] * repeats) + slashes[2] + "chat" + slashes[3] + "completions"
+    found = normalise((path + "/" * trailing).encode())
+    assert found is not None
+    assert (found.route, found.episode_id) == ("chat/completions", None)
+
+
+def test_prefixes_name_the_episode_or_the_task() -> None:
+    by_episode, by_task = normalise(b"/e/ep-1/v1/chat/completions"), normalise(b"/t/find%20it/v1/v1/chat/completions")
+    assert by_episode is not None
+    assert by_episode.episode_id == "ep-1"
+    assert by_task is not None
+    assert by_task.task == "find it"
+
+
+@pytest.mark.parametrize(
+    "path", [b"/v1/../metrics", b"/v1/%2e%2e/x", b"/v1/chat%2fcompletions", b"/v1/./models", b"/a\\b"]
+)
+def test_paths_that_could_mean_two_things_are_refused(path: bytes) -> None:
+    with pytest.raises(NotFound):
+        normalise(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [b"/", b"/v1", b"/v1/load_lora_adapter", b"/v1/episodes", b"/e/x", b"/metrics", b"/v1/models/a/b", b"/e/x/y"],
+)
+def test_every_other_path_is_none_of_the_doors(path: bytes) -> None:
+    assert normalise(path) is None
+
+
+def test_a_model_can_be_asked_for_by_name() -> None:
+    found = normalise(b"/v1/models/solver")
+    assert found is not None
+    assert found.model == "solver"
