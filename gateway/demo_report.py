@@ -16,7 +16,7 @@ from rich.table import Table
 from gateway.intervals import Interval, Scores, gain_interval, mean_interval, moving_average
 from tracker.types import Record
 
-CURVE_HEIGHT: Final = 10
+CURVE_HEIGHT: Final = 11
 CURVE_WIDTH: Final = 72
 AVERAGE_GROUPS: Final = 8
 """Width of the moving average: the groups of two steps."""
@@ -179,7 +179,8 @@ def _success_table(summary: Summary) -> Table:
         interval = f"{row.low:.1%} to {row.high:.1%}"
         table.add_row(name, f"{row.mean:.1%}", interval, f"{row.reward:.2f}", str(row.n))
     gain = summary.gain
-    table.add_row("gain (paired)", f"{gain.mean:+.1%}", f"{gain.low:+.1%} to {gain.high:+.1%}", "", "", style="bold")
+    points = tuple(f"{100 * value:+.1f}" for value in (gain.mean, gain.low, gain.high))
+    table.add_row("gain in points (paired)", points[0], f"{points[1]} to {points[2]}", "", "", style="bold")
     return table
 
 

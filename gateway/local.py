@@ -13,7 +13,7 @@ import contextlib
 import functools
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -85,7 +85,7 @@ class LocalStack:
 
 
 @contextlib.asynccontextmanager
-async def local_stack(plan: LocalPlan, say: Say) -> AsyncIterator[LocalStack]:
+async def local_stack(plan: LocalPlan, say: Say) -> AsyncGenerator[LocalStack]:
     """Start everything in the plan; all of it is stopped at the end, also where the start failed midway."""
     refuse_taken_port(plan.settings.host, plan.settings.port)
     plan.settings.stores.data_dir.mkdir(parents=True, exist_ok=True)

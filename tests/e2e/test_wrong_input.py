@@ -99,7 +99,6 @@ WRONG_FIELDS: dict[str, tuple[Json, ...]] = {
         {"episode_id": "{episode}", "reward": [1]},
         {"episode_id": "{episode}", "reward": 1, "final": "yes"},
         {"episode_id": "{episode}", "reward": 1, "rewrad": 1},
-        {"episode_id": "{episode}", "call_id": "chatcmpl-1-2", "reward": 1},
     ),
     "/v1/runs": (
         {},
@@ -121,6 +120,8 @@ NOT_FOUND = (
     Wrong("POST", f"/v1/episodes/{UNKNOWN}/finish", {"status": "ok"}, (404,)),
     Wrong("POST", f"/e/{UNKNOWN}/v1/chat/completions", CHAT, (404,)),
     Wrong("POST", "/v1/reward", {"episode_id": UNKNOWN, "reward": 1}, (404,)),
+    Wrong("POST", "/v1/reward", {"call_id": f"chatcmpl-{'0' * 32}-{'0' * 32}", "reward": 1}, (404,)),
+    Wrong("POST", "/v1/reward", {"episode_id": "{episode}", "call_id": "chatcmpl-1-2", "reward": 1}, (404,)),
     Wrong("POST", "/v1/episodes", {"task": "t", "run": "nobody"}, (404,)),
     Wrong("POST", "/v1/episodes", {"task": "t", "policy": "nobody"}, (404,)),
     Wrong("POST", "/v1/policies", {"name": "nobody"}, (404,)),
