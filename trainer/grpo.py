@@ -1,0 +1,410 @@
+"""The seam to TRL: its losses, optimiser, schedulers, loggers and checkpoint format, on batches and passes of ours.
+
+The only module that imports trl and peft. The rule: TRL's `_compute_loss` runs once per optimiser step, on all rows, on
+leaf tensors, because most of its losses normalise within what they are given; the gradient at the leaves is then
+carried through the model micro-batch by micro-batch, so cutting changes nothing. One dataloader item is one optimiser
+step. What happens between steps is a callback's business: the loop's.
+
+Axes: B rows, T trained tokens of the longest row (padded), N trained tokens of all rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from datasets import Dataset
+from peft import LoraConfig, get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors.torch import save
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from tracker.errors import SettingsError
+from tracker.samples import Row
+from tracker.timeline import num_distinct_tokens
+from trainer.branches import Scores, Tile, check_contexts, cut, merge_rows, score, slots_of, tile_branches
+from trainer.config import TrainerSettings
+from trainer.offpolicy import effective_share, gaps, off_policy_weights
+from trainer.steps import Report, Step
+from trainer.weights import row_weights
+
+LOG: Final = logging.getLogger("hone.trainer")
+UNBOUNDED_STEPS: Final = 10**9
+UNSERVED_TARGETS: Final = ("lm_head", "embed_tokens", "embed_in", "embed_out", "wte", "wpe")
+SMALLEST_BUDGET: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How the rows of a step run through the model."""
+
+    rows: tuple[Row, ...]
+    micro_batches: tuple[tuple[Tile, ...], ...]
+    num_branches: int
+    num_merged_tokens: int
+
+
+def plan_rows(rows: tuple[Row, ...], budget: int) -> Plan:
+    """Merge, tile and cut the rows, having checked that each keeps its context."""
+    branches = merge_rows(rows)
+    check_contexts(rows, branches)
+    merged = sum(len(branch.input_ids) for branch in branches)
+    return Plan(rows, cut(tile_branches(branches, budget), budget), len(branches), merged)
+
+
+def lora_config(settings: TrainerSettings) -> LoraConfig:
+    """The policy's adapter, refused if no engine could serve it."""
+    lora = settings.policy.lora
+    targets = [lora.target] if isinstance(lora.target, str) else list(lora.target)
+    for target in targets:
+        if target.rsplit(".", 1)[-1] in UNSERVED_TARGETS:
+            raise SettingsError(f"lora.target: engines cannot serve adapters on {target}; write all-linear.")
+    if settings.max_lora_rank is not None and lora.r > settings.max_lora_rank:
+        raise SettingsError(f"lora.r: engines take ranks up to {settings.max_lora_rank}, not {lora.r}.")
+    config = LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,  # pyright: ignore[reportArgumentType] - peft divides by r; fractions are fine
+        target_modules=lora.target if isinstance(lora.target, str) else list(lora.target),
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    check_servable(config)
+    return config
+
+
+def check_servable(config: LoraConfig) -> None:
+    """Refuse what vLLM and the embedded engine do not load."""
+    if config.use_dora:
+        raise SettingsError("lora: engines cannot serve DoRA.")
+    if config.bias != "none" or config.lora_bias:
+        raise SettingsError("lora: engines cannot serve a bias.")
+    if config.modules_to_save:
+        raise SettingsError("lora: engines cannot serve modules_to_save.")
+
+
+def trl_config(settings: TrainerSettings, output_dir: Path, device: str) -> GRPOConfig:
+    """TRL's settings. `gradient_accumulation_steps` is 1: a micro-batch is ours to cut."""
+    optimisation, loss = settings.optimisation, settings.loss
+    decays = settings.max_steps is not None and optimisation.decay
+    return GRPOConfig(
+        output_dir=str(output_dir),
+        max_steps=settings.max_steps or UNBOUNDED_STEPS,
+        learning_rate=optimisation.learning_rate,
+        adam_beta1=optimisation.adam_beta1,
+        adam_beta2=optimisation.adam_beta2,
+        weight_decay=optimisation.weight_decay,
+        max_grad_norm=optimisation.max_grad_norm,
+        warmup_steps=optimisation.warmup_steps,
+        lr_scheduler_type="cosine_with_min_lr" if decays else "constant_with_warmup",
+        lr_scheduler_kwargs={"min_lr_rate": 0.1} if decays else {},
+        beta=loss.beta,
+        epsilon=loss.epsilon,
+        entropy_coef=loss.entropy_coef,
+        max_completion_length=loss.max_completion_length,
+        gradient_accumulation_steps=1,
+        per_device_train_batch_size=2,
+        num_generations=2,
+        steps_per_generation=1,
+        bf16=False,
+        use_cpu=device == "cpu",
+        gradient_checkpointing=settings.gradient_checkpointing,
+        disable_dropout=True,
+        ignore_data_skip=True,
+        save_strategy="no",
+        eval_strategy="no",
+        logging_steps=1,
+        report_to=settings.report_to,
+        disable_tqdm=True,
+        seed=settings.seed,
+    )
+
+
+class PolicyTrainer(GRPOTrainer):
+    """TRL's trainer, fed with steps. `committed` is called after each optimiser step; False ends the training."""
+
+    def __init__(
+        self,
+        settings: TrainerSettings,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        steps: Iterable[Step],
+        committed: Callable[[Step, Report], bool],
+    ) -> None:
+        device = next(model.parameters()).device.type
+        config = trl_config(settings, settings.work_dir / settings.policy.name, device)
+        super().__init__(
+            model=model,
+            reward_funcs=_no_reward,
+            args=config,
+            train_dataset=Dataset.from_dict({"prompt": ["-", "-"]}),
+            processing_class=tokenizer,
+            peft_config=lora_config(settings),
+        )
+        if self.args.world_size > 1:
+            raise SettingsError("The trainer runs as one process; start it without a launcher for several.")
+        self.remove_callback(PrinterCallback)
+        self.add_callback(_AfterStep(self, committed))
+        self.done: tuple[Step, Report] | None = None
+        self._settings = settings
+        self._steps = steps
+        self._leaves: Scores | None = None
+        self._shape_BT: Tensor = torch.empty(0)
+        self._budget = settings.token_budget
+        self._head: nn.Module = self.model.get_base_model().get_output_embeddings()
+        self.aux_loss_enabled = False
+
+    # What TRL and transformers call.
+
+    def get_train_dataloader(self) -> Any:
+        """Steps as they become ready; never prepared by accelerate, whose look-ahead would wait for the next one."""
+        return _StepLoader(self, self._steps)
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """Not estimated: what the library counts is padded input, of which a step has none."""
+        return 0
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """Leave the gradient of the whole step in the adapter, or none and a problem in the report."""
+        step: Step = inputs["step"]
+        model.train()
+        started = time.monotonic()
+        self._set_loss(step.loss)
+        loss, report = self._step_within_memory(model, step)
+        if report.problem:
+            model.zero_grad(set_to_none=True)
+            loss = torch.zeros_like(loss)
+        self._step += 1
+        self.done = step, _timed(report, time.monotonic() - started)
+        return loss
+
+    def _get_per_token_logps_and_entropies(self, *_: Any, **__: Any) -> tuple[Tensor, Tensor, None]:
+        """Give TRL's loss the leaves instead of a forward pass."""
+        assert self._leaves is not None
+        return self._pad(self._leaves.logps_N), self._pad(self._leaves.entropies_N), None
+
+    # A step.
+
+    def _set_loss(self, loss: str) -> None:
+        """TRL reads these at each loss; the run says which loss it is, so they follow the step."""
+        self.loss_type = loss
+        high = self._settings.loss.epsilon_high
+        self.epsilon_high = high if high is not None else (5.0 if loss == "cispo" else 0.28)
+        by_sequence = loss == "luspo" or (self._settings.loss.importance == "sequence" and loss != "vespo")
+        self.importance_sampling_level = "sequence" if by_sequence else "token"
+
+    def _step_within_memory(self, model: nn.Module, step: Step) -> tuple[Tensor, Report]:
+        """Out of memory: again from the start at half the token budget, which then stays."""
+        while True:
+            try:
+                return self._accumulate(model, step, plan_rows(step.rows, self._budget))
+            except torch.OutOfMemoryError:
+                if self._budget <= SMALLEST_BUDGET:
+                    raise
+                self._budget //= 2
+                LOG.warning("out of memory: again with a token budget of %d", self._budget)
+            model.zero_grad(set_to_none=True)
+            torch.cuda.empty_cache()
+
+    def _accumulate(self, model: nn.Module, step: Step, plan: Plan) -> tuple[Tensor, Report]:
+        """Score all rows, take the loss once, carry its gradient through the model piece by piece."""
+        whole = len(plan.micro_batches) == 1
+        with torch.set_grad_enabled(whole):
+            pieces = [self._score(model, plan, tiles) for tiles in plan.micro_batches]
+        scores = _in_order(pieces, plan)
+        reference_N = self._reference(model, plan) if self.beta else None
+        leaves = Scores(scores.logps_N.detach().requires_grad_(), scores.entropies_N.detach().requires_grad_())
+        loss = self._loss(step, leaves, reference_N)
+        loss.backward()
+        for tiles in plan.micro_batches:
+            again = pieces[0] if whole else self._score(model, plan, tiles)
+            _backward(again, leaves, slots_of(tiles, plan.rows).to(again.logps_N.device))
+        return loss.detach(), self._report(step, plan, leaves, loss.detach())
+
+    def _score(self, model: nn.Module, plan: Plan, tiles: Sequence[Tile]) -> Scores:
+        with self.accelerator.autocast():
+            return score(model, self._head, tiles, plan.rows, self._entropy_bonus_enabled)
+
+    def _reference(self, model: nn.Module, plan: Plan) -> Tensor:
+        """Log-probabilities of the base model."""
+        with torch.no_grad(), self.accelerator.unwrap_model(model).disable_adapter():
+            return _in_order([self._score(model, plan, tiles) for tiles in plan.micro_batches], plan).logps_N
+
+    def _loss(self, step: Step, leaves: Scores, reference_N: Tensor | None) -> Tensor:
+        inputs = self._loss_inputs(step, leaves.logps_N.detach())
+        if reference_N is not None:
+            inputs["ref_per_token_logps"] = self._pad(reference_N)
+        self._leaves = leaves
+        try:
+            return super()._compute_loss(self.model, inputs)
+        finally:
+            self._leaves = None
+
+    def _loss_inputs(self, step: Step, old_N: Tensor) -> dict[str, Tensor]:
+        """What TRL's loss reads, with the off-policy weight and the row's weight inside the (B, T) advantages.
+
+        vespo alone takes the off-policy weight itself, inside its sequence ratio, so for it they stay apart.
+        """
+        lengths_B = torch.tensor([len(row.sampled_ids) for row in step.rows], device=old_N.device)
+        num_columns = int(lengths_B.max())
+        mask_BT = torch.arange(num_columns, device=old_N.device) < lengths_B.unsqueeze(1)
+        self._shape_BT = mask_BT
+        mu_N = _engine_logps(step.rows, old_N)
+        loss = self._settings.loss
+        weights_N = torch.ones_like(old_N) if loss.bypass else off_policy_weights(old_N, mu_N, loss.off_policy_cap)
+        factors = row_weights(step.rows, step.loss)
+        credit = [advantage * factor for advantage, factor in zip(step.advantages, factors, strict=True)]
+        advantages_BT = torch.tensor(credit, dtype=old_N.dtype, device=old_N.device).unsqueeze(1) * mask_BT
+        extra: dict[str, Tensor] = {}
+        if step.loss == "vespo":
+            extra["importance_sampling_ratio"] = self._pad(weights_N, 1.0)
+        else:
+            advantages_BT = advantages_BT * self._pad(weights_N)
+        ones = mask_BT.new_ones(len(step.rows), 1, dtype=torch.long)
+        return extra | {
+            "prompt_ids": ones,
+            "prompt_mask": ones,
+            "completion_ids": mask_BT.long(),
+            "completion_mask": mask_BT.long(),
+            "advantages": advantages_BT,
+            "old_per_token_logps": self._pad(mu_N if loss.bypass else old_N),
+            "num_items_in_batch": lengths_B.sum(),
+        }
+
+    def _pad(self, values_N: Tensor, fill: float = 0.0) -> Tensor:
+        """(N,) to (B, T), row after row; differentiable."""
+        mask_BT = self._shape_BT
+        return values_N.new_full(mask_BT.shape, fill).masked_scatter(mask_BT, values_N)
+
+    def _report(self, step: Step, plan: Plan, leaves: Scores, loss: Tensor) -> Report:
+        parameters = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        norm = float(torch.nn.utils.get_total_norm(parameters))
+        ours_N = leaves.logps_N.detach()
+        mu_N = _engine_logps(step.rows, ours_N)
+        no_lag, by_version = gaps(step, ours_N, mu_N)
+        kl = self._metrics["train"].get("kl")
+        return Report(
+            loss=float(loss),
+            grad_norm=norm,
+            entropy=float(leaves.entropies_N.detach().mean()),
+            kl=kl[-1] if self.beta and kl else None,
+            ess=effective_share(ours_N, mu_N),
+            num_raw_tokens=sum(len(row.prompt_ids) + len(row.sampled_ids) for row in plan.rows),
+            num_merged_tokens=plan.num_merged_tokens,
+            num_distinct_tokens=num_distinct_tokens(row.prompt_ids + row.sampled_ids for row in plan.rows),
+            num_branches=plan.num_branches,
+            num_micro_batches=len(plan.micro_batches),
+            train_s=0.0,
+            gap_at_no_lag=no_lag,
+            gap_by_version=by_version,
+            problem=_problem(float(loss), norm),
+        )
+
+    # Weights and state.
+
+    @property
+    def head(self) -> nn.Module:
+        return self._head
+
+    def adapter_weights(self) -> dict[str, Tensor]:
+        """The adapter as an engine reads it, on the CPU, in memory of its own."""
+        state = get_peft_model_state_dict(self.model, save_embedding_layers=False)
+        return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in state.items()}
+
+    def load_adapter_weights(self, weights: dict[str, Tensor]) -> None:
+        """Copy weights into the adapter in place: the optimiser keeps its parameters."""
+        found = set_peft_model_state_dict(self.model, weights)
+        if found.unexpected_keys:
+            raise SettingsError(f"The adapter to continue from has other layers: {found.unexpected_keys[0]}.")
+
+    def adapter_files(self, folder: Path) -> bytes:
+        """Write `adapter_config.json` and `adapter_model.safetensors` into a folder; returns the bytes of the latter."""
+        weights = save(self.adapter_weights(), metadata={"format": "pt"})
+        (folder / "adapter_model.safetensors").write_bytes(weights)
+        config = self.model.peft_config["default"]
+        config.save_pretrained(str(folder))
+        return weights
+
+    def save_state(self, folder: Path) -> None:
+        """Adapter, optimiser, scheduler, random states and step count, in the format that `train` resumes from."""
+        self.save_model(str(folder), _internal_call=True)
+        self._save_optimizer_and_scheduler(str(folder))
+        self._save_rng_state(str(folder))
+        self.state.save_to_json(str(folder / "trainer_state.json"))
+
+    def stop(self) -> None:
+        self.control.should_training_stop = True
+
+
+class _StepLoader:
+    """An iterable without a length, which the library asks for one step at a time."""
+
+    def __init__(self, trainer: PolicyTrainer, steps: Iterable[Step]) -> None:
+        self._trainer = trainer
+        self._steps = steps
+
+    def __iter__(self) -> Iterator[dict[str, Step]]:
+        for step in self._steps:
+            yield {"step": step}
+        self._trainer.stop()
+
+
+class _AfterStep(TrainerCallback):
+    """Hands the finished step to the loop, when optimiser, scheduler and step count have moved."""
+
+    def __init__(self, trainer: PolicyTrainer, committed: Callable[[Step, Report], bool]) -> None:
+        self._trainer = trainer
+        self._committed = committed
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        done, self._trainer.done = self._trainer.done, None
+        assert done is not None
+        if not self._committed(*done):
+            control.should_training_stop = True
+
+
+def _no_reward(**_: Any) -> list[float]:
+    """TRL wants a reward function; rewards come from the ledger, so this one is never called."""
+    raise AssertionError("rewards come from the ledger")
+
+
+def _in_order(pieces: Sequence[Scores], plan: Plan) -> Scores:
+    """The scores of all micro-batches, brought into the order of the rows."""
+    slots = torch.cat([slots_of(tiles, plan.rows) for tiles in plan.micro_batches])
+    order = torch.argsort(slots).to(pieces[0].logps_N.device)
+    return Scores(
+        torch.cat([piece.logps_N for piece in pieces])[order],
+        torch.cat([piece.entropies_N for piece in pieces])[order],
+    )
+
+
+def _backward(scores: Scores, leaves: Scores, slots_N: Tensor) -> None:
+    """Give the model's outputs the gradients that the loss left at the leaves."""
+    outputs, gradients = [scores.logps_N], [_gradient(leaves.logps_N)[slots_N]]
+    if scores.entropies_N.requires_grad:
+        outputs.append(scores.entropies_N)
+        gradients.append(_gradient(leaves.entropies_N)[slots_N])
+    torch.autograd.backward(outputs, gradients)
+
+
+def _gradient(leaf: Tensor) -> Tensor:
+    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+
+
+def _engine_logps(rows: Sequence[Row], like: Tensor) -> Tensor:
+    return torch.tensor([value for row in rows for value in row.logprobs], dtype=like.dtype, device=like.device)
+
+
+def _problem(loss: float, norm: float) -> str:
+    finite = {"loss": loss, "gradient": norm}
+    return "".join(f"the {name} is {value}" for name, value in finite.items() if not abs(value) < float("inf"))
+
+
+def _timed(report: Report, seconds: float) -> Report:
+    return replace(report, train_s=seconds)

@@ -1,0 +1,71 @@
+"""What passes between the parts of the trainer: the step that was taken, and what came of it.
+
+Plain records, so that feed, loss, publishing and loop know each other only by these. No logic beyond what is derived.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tracker.samples import Row
+from tracker.types import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One batch, ready to be trained."""
+
+    batch: Batch
+    rows: tuple[Row, ...]
+    """At least one, each with at least one trained token."""
+    advantages: tuple[float, ...]
+    """One a row, from the frozen credit."""
+    loss: str
+    lags: tuple[int, ...]
+    """One a row: versions published between the one that sampled it and the newest."""
+    reward_mean: float | None = None
+    num_groups: int = 0
+    manifest: bytes = b"null"
+    waited_s: float = 0.0
+
+    @property
+    def num_trained(self) -> int:
+        return sum(len(row.sampled_ids) for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """How far the trainer's log-probabilities are from the engine's, in nats, for the tokens of one kind."""
+
+    mean: float
+    maximum: float
+    ratio: float
+    """Mean of exp(ours - engine's): 1 where both compute the same distribution."""
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one optimiser step did."""
+
+    loss: float
+    grad_norm: float
+    entropy: float
+    kl: float | None
+    ess: float
+    """Effective sample size of the off-policy weights as a share of the tokens, 1 where nothing is off-policy."""
+    num_raw_tokens: int
+    num_merged_tokens: int
+    num_distinct_tokens: int
+    num_branches: int
+    num_micro_batches: int
+    train_s: float
+    gap_at_no_lag: Gap | None = None
+    gap_by_version: dict[int, Gap] = field(default_factory=dict[int, Gap])
+    problem: str = ""
+    """Why the optimiser did not step; empty where it did."""
+
+    @property
+    def merge_ratio(self) -> float:
+        return self.num_raw_tokens / self.num_merged_tokens
+
