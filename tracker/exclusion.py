@@ -61,10 +61,10 @@ def exclusions(calls: Iterable[Call], run: RunSettings) -> dict[ChoiceKey, Reaso
 
 def token_reason(call: Call, choice: Choice) -> Reason | None:
     """What is amiss with the tokens of a choice, if anything."""
-    if not call.prompt_ids:
-        return Reason.NO_PROMPT_IDS
     if not choice.sampled_ids:
         return Reason.NO_IDS
+    if not call.prompt_ids:
+        return Reason.NO_PROMPT_IDS
     if _usage_disagrees(call):
         return Reason.IDS_USAGE_MISMATCH
     if len(choice.logprobs) != len(choice.sampled_ids):

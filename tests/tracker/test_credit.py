@@ -239,6 +239,20 @@ def test_roles_are_compared_with_the_same_role_of_the_episodes_that_have_it():
     )
 
 
+def test_a_role_s_deviation_in_a_batch_spans_the_role_s_episodes_of_the_step():
+    run = msgspec.structs.replace(run_with(kind="batch"), roles_as_policies=True)
+    groups = [[team("a", 1.0, [1.0]), team("b", 0.0, [1.0])], [team("c", 0.0, [9.0]), team("d", 0.0, [])]]
+    first, _ = batch_credit(groups, run)
+    assert advantages(first)["a-sub0"] == pytest.approx(0.5 / (deviation([2.0, 1.0, 9.0]) + EPSILON))
+    assert advantages(first)["a-main"] == pytest.approx(0.5 / (deviation([1.0, 0.0, 0.0, 0.0]) + EPSILON))
+
+
+def test_calls_of_a_context_role_get_no_advantage_but_their_rewards_count():
+    run = msgspec.structs.replace(run_with(), roles={"sub": "context"}, roles_as_policies=True)
+    credit = group_credit([team("a", 1.0, [1.0]), team("b", 0.0, [1.0])], run)
+    assert advantages(credit) == {"a-main": 0.5, "b-main": -0.5}
+
+
 @given(
     st.lists(st.tuples(st.floats(-5, 5), st.lists(st.floats(-5, 5), min_size=1, max_size=3)), min_size=2, max_size=4),
 )
