@@ -71,14 +71,12 @@ class EmbeddedRedis:
 
     def command(self) -> list[str]:
         """What runs the server in the foreground, for a supervisor that keeps it alive itself; makes its folders."""
-        _private_folder(self._folder)
-        _private_folder(self._socket.parent)
+        self._make_folders()
         return [_binary(), *CONFIG, "--dir", str(self._folder), "--unixsocket", str(self._socket)]
 
     async def start(self) -> None:
         """Start the server, or find it running; returns when it answers. Raises `SettingsError` if it cannot run."""
-        _private_folder(self._folder)
-        _private_folder(self._socket.parent)
+        self._make_folders()
         async with _locked(self._folder / "lock"):
             if await self._answers():
                 return
@@ -113,6 +111,10 @@ class EmbeddedRedis:
         """Raise `Unavailable` unless the server answers."""
         if not await self._answers():
             raise Unavailable(f"The embedded Redis does not answer on {self._socket}.")
+
+    def _make_folders(self) -> None:
+        _private_folder(self._folder)
+        _private_folder(self._socket.parent)
 
     async def _answers(self) -> bool:
         try:

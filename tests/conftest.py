@@ -1,0 +1,43 @@
+"""Fixtures that every suite shares: a real Redis, empty for each test, and a guard over what a test leaves in it."""
+
+import asyncio
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import redis
+from hypothesis import HealthCheck, settings
+
+from tracker.redis_server import EmbeddedRedis
+
+# How long an example takes says more about what else the machine does than about the law.
+settings.register_profile("hone", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("hone")
+
+OWNED = re.compile(r"^[^:]+:(due|finishing|routing:.+|pins:.+)$")
+"""Global keys, which stay; every other key has a time to live."""
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRedis]:
+    """A real redis-server for the whole session; a test that harms it starts one of its own."""
+    server = EmbeddedRedis(Path(tmp_path_factory.mktemp("redis-data")))
+    with ThreadPoolExecutor(max_workers=1) as elsewhere:  # an async fixture may ask, whose loop runs in this thread
+        elsewhere.submit(asyncio.run, server.start()).result()
+        yield server
+        elsewhere.submit(asyncio.run, server.stop()).result()
+
+
+@pytest.fixture
+def redis_url(redis_server: EmbeddedRedis) -> Iterator[str]:
+    """The server's URL, flushed; the test fails if it leaves a key without a time to live or an owner."""
+    client = redis.Redis.from_url(redis_server.url)
+    client.flushall()
+    client.script_flush()
+    yield redis_server.url
+    forever = [key.decode() for key in client.scan_iter("*") if client.pttl(key) == -1]
+    client.close()
+    stray = [key for key in forever if not OWNED.match(key)]
+    assert not stray, f"keys without a time to live or an owner: {stray}"
