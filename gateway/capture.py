@@ -9,6 +9,7 @@ whole answer is a stream of one event. Pure; what an error means for the call is
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final, cast
 
@@ -19,6 +20,8 @@ from tracker.types import Choice, Reason
 
 NO_LOGPROB: Final = -9999.0
 """What engines write where they have none; nothing at or below it is a log-probability."""
+RARE: Final = 20
+"""What less than one answer in so many ends in is no end token."""
 MAX_TOKEN_ID: Final = 2**31
 MALFORMED: Final = "The engine's answer is not understood"
 
@@ -26,25 +29,27 @@ MALFORMED: Final = "The engine's answer is not understood"
 class EndTokens:
     """The end tokens of one policy, learned from answers that ended by themselves.
 
-    The gateway has no tokenizer. An engine says "length" where the limit cut an answer, but other finish reasons
-    ("tool_calls") can hide that; then the last id is compared with what answers are known to end in.
+    The gateway has no tokenizer. An engine says "length" where the limit cut an answer, since it looks for an end
+    token first; but other finish reasons ("tool_calls") can hide that, and then the last id is compared with what
+    answers commonly end in.
     """
 
     def __init__(self) -> None:
-        self._seen: set[int] = set()
+        self._seen: Counter[int] = Counter()
 
     def learn(self, ids: tuple[int, ...], limit: int | None, *, by_itself: bool) -> None:
         """Take the last id of an answer that ended before its limit, without a stop string."""
         if by_itself and ids and (limit is None or len(ids) < limit):
-            self._seen.add(ids[-1])
+            self._seen[ids[-1]] += 1
 
     def is_truncated(self, ids: tuple[int, ...], limit: int | None, finish_reason: str | None) -> bool:
         """Whether the limit was used up and the last id is no end token."""
         if finish_reason == "length":
-            return not ids or ids[-1] not in self._seen
+            return True
         if limit is None or len(ids) < limit or not ids:
             return False
-        return ids[-1] not in self._seen if self._seen else finish_reason != "stop"
+        num_seen = self._seen.total()
+        return self._seen[ids[-1]] * RARE <= num_seen if num_seen else finish_reason != "stop"
 
 
 class Capture:
@@ -88,7 +93,8 @@ class Capture:
         folds = sorted(self._choices.items())
         wrong = self._usage_mismatch()
         for _, fold in folds:
-            ends.learn(tuple(fold.ids), limit, by_itself=fold.ended_by_itself and not self._asked.has_stop)
+            is_sound = fold.reason(bool(self._prompt), wrong) is None and not self._asked.has_stop
+            ends.learn(tuple(fold.ids), limit, by_itself=fold.ended_by_itself and is_sound)
         return tuple(
             Choice(
                 index=index,

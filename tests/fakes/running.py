@@ -16,6 +16,7 @@ import httpx
 import uvicorn
 
 from gateway.auth import KeyRing, mint
+from gateway.background import duties
 from gateway.dependencies import Services
 from gateway.door import Door
 from gateway.engine_api import EngineApi
@@ -113,7 +114,7 @@ async def running_door(
     ledger = await SqlLedger.connect(settings.stores.database_url, clock)
     key, digest = mint()
     await ledger.add_key(Key(key_id="k1", digest=digest, scopes=(Scope.AGENT,)))
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient() as http, duties() as running:
         engines = EnginePool(settings.engines, settings.stores.policies, EngineApi(http, settings.engine_key))
         services = Services(
             settings=settings,
@@ -125,6 +126,7 @@ async def running_door(
             runs=RunCache(ledger),
             versions=VersionBook(ledger, tmp_path / "adapters"),
             swap=HotSwap(settings.stores, store, ledger, engines, clock),
+            duties=running,
             clock=clock,
             worker_id="w1",
         )

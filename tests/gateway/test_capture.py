@@ -208,11 +208,12 @@ def test_truncated_is_decided_by_limit_and_last_id(
 
 def test_end_tokens_are_learned_only_from_answers_that_ended_by_themselves() -> None:
     ends = EndTokens()
-    one(ids=[5, 7], finish_reason="length", ends=ends)
-    one(ids=[5, 8], finish_reason="stop", limit=2, ends=ends)
-    assert ends.is_truncated((5, 8), 2, "length")
     one(ids=[5, 9], finish_reason="stop", limit=3, ends=ends)
+    one(ids=[5, 7], finish_reason="length", limit=3, ends=ends)
+    one(ids=[5, 8], finish_reason="stop", limit=2, ends=ends)
+    one(ids=[5, 6], finish_reason="stop", completion_tokens=5, ends=ends)
     assert not ends.is_truncated((5, 9), 2, "tool_calls")
+    assert all(ends.is_truncated((5, last), 2, "tool_calls") for last in (6, 7, 8))
 
 
 def test_the_recorded_message_reads_like_the_whole_form() -> None:
