@@ -70,7 +70,9 @@ async def run_demo(settings: DemoSettings, env: Mapping[str, str], console: Cons
     cwd = prepare_folder(settings)
     plan = plan_local(clean_env(env, settings.data_dir), cwd, [free_port()])
     console.print(f"Hone demo: model {settings.model}, seed {settings.seed}, data in {settings.data_dir}")
-    async with local_stack(plan, lambda line: console.print(line, style="dim", highlight=False)) as stack:
+    async with local_stack(
+        plan, lambda line: console.print(line, style="dim", highlight=False, soft_wrap=True)
+    ) as stack:
         summary = await _play(settings, stack, script, console, started)
     tell(summary, console)
     write_files(summary, settings, console)

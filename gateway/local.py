@@ -133,7 +133,7 @@ async def up(env: Mapping[str, str], cwd: Path, console: Console) -> None:
     try:
         with console.status("starting ...") as status:
             async with local_stack(plan, lambda line: _tell(console, status, line)) as stack:
-                console.print(welcome(stack.plan, stack.keys), highlight=False)
+                console.print(welcome(stack.plan, stack.keys), highlight=False, soft_wrap=True)
                 await _watch(stack, status)
     except asyncio.CancelledError:
         console.print("Everything is stopped. The data stays in", str(plan.settings.stores.data_dir))
@@ -191,7 +191,7 @@ def _cancel_once(task: asyncio.Task[object]) -> None:
 
 
 def _tell(console: Console, status: Status, line: str) -> None:
-    console.print(line, highlight=False, style="dim")
+    console.print(line, highlight=False, style="dim", soft_wrap=True)
     status.update(line)
 
 
