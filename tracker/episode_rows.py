@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -20,8 +21,9 @@ from tracker.errors import BadRequest, Conflict, NotFound
 from tracker.members import PLACELESS, RunCache, collected, rewards_of
 from tracker.rounds import free_place, lock_group
 from tracker.sql import insert_new
-from tracker.types import EpisodeHead, EpisodeRow, EpisodeState, EpisodeStatus, Event, GroupState
+from tracker.types import ID_PATTERN, EpisodeHead, EpisodeRow, EpisodeState, EpisodeStatus, Event, GroupState
 
+CURSOR: Final = rf"([0-9]{{1,15}}):({ID_PATTERN})"
 COUNTERS: Final = (
     "num_calls",
     "num_samples",
@@ -109,10 +111,13 @@ def page_after(cursor: str | None, created: Any, named: Any) -> list[Any]:
     if cursor is None:
         return []
     try:
-        at_ms, _, last_id = base64.urlsafe_b64decode(cursor.encode()).decode().partition(":")
-        return [tuple_(created, named) < (int(at_ms), last_id)]
-    except (ValueError, binascii.Error) as error:
-        raise BadRequest("Pass next_cursor of the page before, unchanged.", param="cursor") from error
+        decoded = base64.urlsafe_b64decode(cursor.encode()).decode()
+    except (ValueError, binascii.Error):
+        decoded = ""
+    found = re.fullmatch(CURSOR, decoded)
+    if found is None:
+        raise BadRequest("Pass next_cursor of the page before, unchanged.", param="cursor")
+    return [tuple_(created, named) < (int(found[1]), found[2])]
 
 
 def next_cursor(created_ms: int, last_id: str) -> str:

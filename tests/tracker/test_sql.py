@@ -1,0 +1,58 @@
+"""Several processes write one database at once, as gateways, a trainer and the command line do."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import textwrap
+from pathlib import Path
+
+from tests.tracker.databases import Clock
+from tests.tracker.filling import created
+from tracker.ledger import SqlLedger
+from tracker.sql import open_engine
+from tracker.types import Key, RunSettings
+
+ROOT = Path(__file__).parents[2]
+WRITER = """
+    import asyncio, sys
+    from tracker.clock import SystemClock
+    from tracker.ledger import SqlLedger
+    from tracker.sql import open_engine
+    from tracker.types import EpisodeHead, Reward
+
+    async def main(url, name):
+        ledger = SqlLedger(open_engine(url), SystemClock())
+        for number in range(20):
+            episode = f"{name}-{number}"
+            await ledger.create_episode(EpisodeHead(episode_id=episode, task="t"), episode, "")
+            reward = Reward(reward_id=episode, seq=0, episode_id=episode, value=1.0)
+            await ledger.add_reward("default", reward, None, "")
+        await ledger.close()
+
+    asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_processes_that_write_at_once_share_places_and_lose_nothing(database_url: str) -> None:
+    ledger = SqlLedger(open_engine(database_url), Clock())
+    await ledger.put_run("default", RunSettings(run="default", group_size=4))
+    command = [sys.executable, "-c", textwrap.dedent(WRITER), database_url]
+    writers = [await asyncio.create_subprocess_exec(*command, name, cwd=ROOT) for name in ("a", "b", "c")]
+    for number in range(20):
+        await created(ledger, f"here-{number}")
+        await ledger.add_key(Key(key_id=f"k{number}", digest=f"d{number}"))
+    assert [await writer.wait() for writer in writers] == [0, 0, 0]
+    groups, _ = await ledger.list_groups("default", run=None, task=None, limit=200, cursor=None)
+    assert [len(group.members) for group in groups] == [4] * 20
+    assert sorted(group.round for group in groups) == list(range(20))
+    rows, _ = await ledger.list_episodes("default", run=None, task=None, status="ok", limit=200, cursor=None)
+    assert len(rows) == 60
+    assert all(row.reward == 1.0 for row in rows)
+    await ledger.close()
+
+
+async def test_a_path_with_a_space_works(tmp_path: Path) -> None:
+    ledger = await SqlLedger.connect(f"sqlite:///{tmp_path}/a folder's database.db", Clock())
+    await ledger.ping()
+    await ledger.close()
