@@ -1,8 +1,9 @@
 """Whether a call may join the episode it names, and under which settings.
 
-Heads and runs never change, so they are asked for once; whether the episode still takes calls is decided by
-`begin_call`, which no cache stands before. A foreign episode reads like an unknown one. An episode that has ended is
-told apart from one that never was by SQL, also long after its keys have left the episode store.
+Heads and runs never change, so SQL is asked for them once; whether the episode still takes calls is decided by
+`begin_call`, which no cache stands before. So a call waits for the episode store only there, and a store that hangs is
+noticed once. A foreign episode reads like an unknown one; one that has ended is told apart from one that never was,
+also long after its keys have left the episode store.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.dependencies import Services
-from tracker.errors import Gone, NotFound, Unavailable
-from tracker.types import EpisodeHead, EpisodeState, Record, RunSettings
+from tracker.errors import Gone, HoneError, NotFound, Unavailable
+from tracker.types import EpisodeHead, EpisodeRow, EpisodeState, Record, RunSettings
 
 MAX_KEPT: Final = 10_000
 BEST_EFFORT: Final = "best_effort"
@@ -32,7 +33,7 @@ class Admission:
         self._kept: dict[str, Admitted] = {}
 
     async def admit(self, tenant: str, episode_id: str) -> Admitted:
-        """The episode of this tenant; raises `NotFound`, `Gone`, or `Unavailable` while its store is away."""
+        """The episode of this tenant; raises `NotFound` or `Gone`."""
         admitted = self._kept.get(episode_id)
         if admitted is None:
             admitted = await self._find(tenant, episode_id)
@@ -43,26 +44,23 @@ class Admission:
             raise unknown(episode_id)
         return admitted
 
-    async def why_not(self, tenant: str, episode_id: str) -> Gone | NotFound:
-        """What to say of an episode that the episode store no longer holds."""
+    async def why_not(self, tenant: str, episode_id: str) -> HoneError:
+        """What to say of an episode that the episode store does not hold; raises `NotFound` if SQL does not either."""
         self._kept.pop(episode_id, None)
         row = await self._services.ledger.get_episode(tenant, episode_id)
-        if row.state is EpisodeState.OPEN and row.status is None:
-            raise Unavailable(f"The episode {episode_id} is not ready for calls.")
-        return ended(episode_id)
+        return (
+            ended(episode_id) if _has_ended(row) else Unavailable(f"The episode {episode_id} is not ready for calls.")
+        )
 
     async def _find(self, tenant: str, episode_id: str) -> Admitted:
-        try:
-            head = await self._services.store.head(episode_id)
-        except NotFound:
-            raise await self.why_not(tenant, episode_id) from None
-        except Unavailable:
-            head = (await self._services.ledger.get_episode(tenant, episode_id)).head
-            run = await self._services.runs.get(head.tenant, head.run)
-            if run.record != BEST_EFFORT:
-                raise
-            return Admitted(head=head, run=run)
-        return Admitted(head=head, run=await self._services.runs.get(head.tenant, head.run))
+        row = await self._services.ledger.get_episode(tenant, episode_id)
+        if _has_ended(row):
+            raise ended(episode_id)
+        return Admitted(head=row.head, run=await self._services.runs.get(tenant, row.head.run))
+
+
+def _has_ended(row: EpisodeRow) -> bool:
+    return row.status is not None or row.state is not EpisodeState.OPEN
 
 
 def ended(episode_id: str) -> Gone:

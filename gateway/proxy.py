@@ -12,7 +12,8 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from contextlib import aclosing
-from typing import Any, Final, cast
+from dataclasses import dataclass
+from typing import Final, cast
 
 from gateway.admission import BEST_EFFORT, Admission, Admitted, ended
 from gateway.capture import MALFORMED, Capture, EndTokens
@@ -26,7 +27,7 @@ from gateway.sse import SseEvent, encode_event
 from gateway.upstream import EngineRefused, Upstream, error_in
 from tracker.errors import Gone, HoneError, NotFound, SettingsError, Unavailable, UpstreamFailed
 from tracker.store import Begun
-from tracker.types import Call, CallState, Event, Intent, Reason, Record, Sampling
+from tracker.types import Call, CallState, Event, Intent, Reason, Sampling
 
 LOG: Final = logging.getLogger("hone.proxy")
 RECORD_PAUSE_S: Final = 0.05
@@ -34,13 +35,14 @@ RECORD_PAUSE_S: Final = 0.05
 ENDLESS: Final = "The engine ended its answer without a finish reason."
 
 
-class Order(Record, frozen=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
     """A call that was admitted: all that is known before anything is written."""
 
     call_id: str
     admitted: Admitted
     route: PolicyRoute
-    dialect: Any
+    dialect: Dialect
     asked: Asked
     key_id: str
     body_digest: str
@@ -85,7 +87,7 @@ class Exchange:
         self._order = order
         self._reply = reply
         self._client = client
-        self._dialect = cast("Dialect", order.dialect)
+        self._dialect = order.dialect
         self._capture = Capture(order.asked)
         self._ends = proxy.ends.setdefault(order.route.name, EndTokens())
         self._held: list[bytes] = []
