@@ -88,6 +88,11 @@ def test_calls_of_a_version_that_the_episode_was_moved_away_from_are_stale():
     assert reasons_of([GOOD, moved], RunSettings(run="r", on_stale="train")) == {}
 
 
+def test_a_call_that_got_no_answer_does_not_tell_which_version_the_episode_is_at():
+    lost = call("b", 1, [2], state=CallState.LOST, version=3)
+    assert reasons_of([GOOD, lost]) == {"b": Reason.LOST}
+
+
 def test_two_policies_at_different_versions_are_not_stale():
     assert reasons_of([GOOD, call("b", 1, [2], [5], version=3, policy="q")]) == {}
 
@@ -108,6 +113,10 @@ def test_a_failed_attempt_keeps_telling_that_the_engine_failed():
 def test_each_retry_supersedes_the_attempt_before_it():
     calls = [attempt("a", 0), attempt("b", 1, retry=1), attempt("c", 2, retry=2)]
     assert reasons_of(calls) == {"a": Reason.SUPERSEDED, "b": Reason.SUPERSEDED}
+
+
+def test_a_retry_replaces_only_attempts_with_a_lower_count():
+    assert reasons_of([attempt("a", 0), attempt("b", 1, retry=1), attempt("c", 2, retry=1)]) == {"a": Reason.SUPERSEDED}
 
 
 def test_of_several_matching_attempts_only_the_undelivered_are_excluded():

@@ -34,6 +34,12 @@ def test_at_a_fork_a_return_is_the_mean_over_the_leaves_below():
     assert returns["a"].discount == pytest.approx((0.5 + 0.25) / 2)
 
 
+def test_each_leaf_counts_the_same_however_deep_it_hangs():
+    calls = [*FORK, call("e", 4, [1, 2, 5, 6, 9], [8])]
+    returns = {item.call_id: item for item in call_returns(calls, RUN, {"b": 3.0, "d": 6.0}, 1.0)}
+    assert returns["a"].own == pytest.approx((3.0 + 6.0 + 0.0) / 3)
+
+
 def test_a_reward_of_a_call_that_cannot_be_trained_still_reaches_the_calls_above_it():
     calls = [call("a", 0, [1], [2]), call("b", 1, [1, 2, 3], [4], reason=Reason.IMAGES)]
     first, second = call_returns(calls, RUN, {"b": 1.0}, 1.0)

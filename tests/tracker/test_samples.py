@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.tracker.building import RUN, call, choice, episodes
 from tracker.receipts import call_digest
 from tracker.samples import Sample, counts, rows_of, samples_of
-from tracker.types import Call, Choice, Reason
+from tracker.types import Call, Choice, Reason, Sampling
 
 END = 99
 
@@ -177,7 +177,14 @@ def test_rows_hold_what_the_engine_saw_and_the_receipt_of_their_call(calls: list
         made, one = known[row.call_id, row.choice]
         assert (row.prompt_ids, row.sampled_ids, row.logprobs) == (made.prompt_ids, one.sampled_ids, one.logprobs)
         assert row.sampled_ids
+        assert (row.episode_id, row.version, row.role) == (made.episode_id, made.version, made.role)
         assert row.receipt == call_digest(made)
+
+
+def test_a_row_tells_the_temperature_and_adapter_it_was_sampled_with():
+    made = call("a", 0, [1], [2], sampling=Sampling(temperature=0.5), version=3, adapter_digest="ab")
+    (row,) = rows_of([made], RUN, "p")
+    assert (row.temperature, row.version, row.adapter_digest) == (0.5, 3, "ab")
 
 
 @given(episodes())

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.tracker.building import RUN, call, episodes
 from tracker.timeline import fold, included, num_distinct_tokens
-from tracker.types import Call, Reason
+from tracker.types import Call, CallState, Reason
 
 
 def test_a_call_extends_the_longest_branch_that_begins_its_prompt():
@@ -50,6 +50,26 @@ def test_equal_lines_of_two_agents_each_stay_whole():
         call("b2", 3, [1, 2, 3], [4]),
     ]
     assert fold(calls, RUN).branches == ((("a1", 0), ("a2", 0)), (("b1", 0), ("b2", 0)))
+
+
+def test_a_call_never_takes_a_later_call_for_its_parent_where_an_equal_earlier_one_exists():
+    calls = [
+        call("a", 0, [1], [2]),
+        call("b", 1, [1, 2, 3], [4]),
+        call("c", 2, [1, 2, 5], [6]),
+        call("late", 3, [1], [2]),
+    ]
+    assert fold(calls, RUN).parents == {"a": None, "b": "a", "c": "a", "late": None}
+
+
+def test_an_excluded_call_does_not_use_up_the_line_it_would_have_continued():
+    calls = [
+        call("a", 0, [1], [2]),
+        call("b", 1, [1], [2]),
+        call("gone", 2, [1, 2, 3], [4], state=CallState.ABORTED),
+        call("d", 3, [1, 2, 3], [4]),
+    ]
+    assert fold(calls, RUN).parents["d"] == "a"
 
 
 def test_an_excluded_call_is_shown_under_its_parent_and_is_nobody_s():
