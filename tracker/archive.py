@@ -59,10 +59,12 @@ class Sweeper:
 async def sweep(store: EpisodeStore, ledger: Ledger, clock: Clock, *, audit: bool = True) -> list[Group]:
     """Every step once, in the order in which they lead to each other; the groups that were settled."""
     await abandon_due(store, clock.now_ms())
-    if audit:
-        await audit_open(store, ledger, clock)
-    await archive_finishing(store, ledger, clock)
-    return await ledger.settle_groups(clock.now_ms())
+    troubles = await audit_open(store, ledger, clock) if audit else []
+    troubles += await archive_finishing(store, ledger, clock)
+    settled = await ledger.settle_groups(clock.now_ms())
+    if troubles:
+        raise HoneError(f"{len(troubles)} episodes could not be swept: {troubles[0].message}") from troubles[0]
+    return settled
 
 
 async def archive_episode(store: EpisodeStore, ledger: Ledger, episode_id: str, clock: Clock) -> bool:
@@ -82,15 +84,15 @@ async def abandon_due(store: EpisodeStore, now_ms: int) -> None:
         await store.abandon_call(episode_id, call_id, now_ms)
 
 
-async def archive_finishing(store: EpisodeStore, ledger: Ledger, clock: Clock) -> None:
-    """Archive what has ended and has no call in flight any more."""
-    await _each(archive_episode(store, ledger, episode_id, clock) for episode_id in await store.finishing())
+async def archive_finishing(store: EpisodeStore, ledger: Ledger, clock: Clock) -> list[HoneError]:
+    """Archive what has ended and has no call in flight any more; what kept some of them from it."""
+    return await _each(archive_episode(store, ledger, episode_id, clock) for episode_id in await store.finishing())
 
 
-async def audit_open(store: EpisodeStore, ledger: Ledger, clock: Clock) -> None:
-    """Compare what SQL holds as not archived with the episode store, and end what has no future."""
+async def audit_open(store: EpisodeStore, ledger: Ledger, clock: Clock) -> list[HoneError]:
+    """Compare what SQL holds as not archived with the episode store, and end what has no future; what went wrong."""
     rows = await ledger.open_episodes(clock.now_ms() + 1)
-    await _each(_audit(store, ledger, row, clock.now_ms()) for row in rows)
+    return await _each(_audit(store, ledger, row, clock.now_ms()) for row in rows)
 
 
 def packed(view: EpisodeView, run: RunSettings, now_ms: int) -> Packed:
@@ -171,7 +173,7 @@ async def _archive_orphan(ledger: Ledger, row: EpisodeRow, now_ms: int) -> None:
     await _commit(ledger, view, now_ms)
 
 
-async def _each(steps: Iterable[Awaitable[object]]) -> None:
+async def _each(steps: Iterable[Awaitable[object]]) -> list[HoneError]:
     """Take every step; an episode that vanished meanwhile needs none. A store that is away ends the round at once."""
     troubles: list[HoneError] = []
     for step in steps:
@@ -183,8 +185,7 @@ async def _each(steps: Iterable[Awaitable[object]]) -> None:
             raise
         except HoneError as trouble:
             troubles.append(trouble)
-    if troubles:
-        raise HoneError(f"{len(troubles)} episodes could not be swept: {troubles[0].message}") from troubles[0]
+    return troubles
 
 
 def _versions(calls: Iterable[Call]) -> dict[str, int]:

@@ -7,6 +7,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from tests.tracker.databases import Clock
 from tests.tracker.filling import created
 from tracker.ledger import SqlLedger
@@ -34,6 +36,7 @@ WRITER = """
 """
 
 
+@pytest.mark.slow
 async def test_processes_that_write_at_once_share_places_and_lose_nothing(database_url: str) -> None:
     ledger = SqlLedger(open_engine(database_url), Clock())
     await ledger.put_run("default", RunSettings(run="default", group_size=4))
