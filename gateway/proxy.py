@@ -140,6 +140,8 @@ class Exchange:
         is_settled = False
         try:
             failure = await self._relay()
+            if failure is None and self._client.is_gone:
+                failure = ClientGone()
             call = self._call(failure)
             is_settled = True
             await self._settle(call, failure)

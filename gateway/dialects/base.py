@@ -7,14 +7,15 @@ it need not know: a number is sent on as it was written. Fields that every diale
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, Final, Protocol, cast
+from collections.abc import Generator, Mapping
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import msgspec
 
 from tracker.errors import BadRequest
 from tracker.types import Record, Sampling
 
+T = TypeVar("T")
 Json = dict[str, Any]
 """A JSON object of the engine's or the agent's that passes through: nothing of ours."""
 
@@ -112,6 +113,7 @@ class Dialect(Protocol):
 def parse_fields(body: bytes) -> dict[str, msgspec.Raw]:
     """The fields of a JSON object, each as its own bytes, without those that are null."""
     try:
+        body.decode()  # fields that are passed on unread must be text too
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except msgspec.ValidationError as error:
         raise BadRequest("The body must be a JSON object.", code="invalid_json") from error
@@ -130,40 +132,48 @@ def refuse_forbidden(fields: Mapping[str, msgspec.Raw], own_words: frozenset[str
         if name in FORBIDDEN:
             raise _forbidden(name)
         if name not in own_words and _SUSPECT.search(raw):
-            _refuse_inside(decode_json(bytes(raw), name), name)
+            for inside, _ in walk(decode_as(raw, object, name), _SCHEMAS):
+                if inside in FORBIDDEN_ANYWHERE:
+                    raise _forbidden(f"{name}: {inside}")
 
 
-def decode_json(raw: bytes, where: str) -> object:
-    """Decode a part of the body; `where` names it in the error."""
+def decode_as(raw: bytes | msgspec.Raw, kind: type[T], where: str | None = None) -> T:
+    """Decode the body, or the part of it that `where` names; raises `BadRequest` naming the field that does not fit."""
     try:
-        return cast("object", msgspec.json.decode(raw))
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        raise _misfit(error, where) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"{where} is not valid JSON: {error}.", param=where, code="invalid_json") from error
+        told = f"{where or 'The body'} is not valid JSON: {error}."
+        raise BadRequest(told, param=where, code="invalid_json") from error
 
 
-def invalid_field(error: msgspec.ValidationError) -> BadRequest:
-    """A 400 that names the field of a wrong type."""
-    message, _, path = str(error).partition(" - at `$.")
-    param = path.rstrip("`") or None
+def walk(value: object, skipped: frozenset[str] = frozenset()) -> Generator[tuple[str, object]]:
+    """Every (name, value) inside, at any depth, but nothing inside of those skipped; a list's items have no name."""
+    waiting = [value]
+    while waiting:
+        at = waiting.pop()
+        if isinstance(at, list):
+            for item in cast("list[object]", at):
+                yield "", item
+                waiting.append(item)
+        elif isinstance(at, dict):
+            for name, item in cast("dict[str, object]", at).items():
+                yield name, item
+                if name not in skipped:
+                    waiting.append(item)
+
+
+def _misfit(error: msgspec.ValidationError, where: str | None) -> BadRequest:
+    message, _, path = str(error).partition(" - at `$")
+    param = path.rstrip("`").removeprefix(".")
     if message.startswith("Object missing required field"):
         param = message.split("`")[1]
-    where = f"{param}: " if path else ""
-    return BadRequest(f"{where}{message}.", param=param)
+    named = ".".join(part for part in (where, param) if part)
+    return BadRequest(f"{named}: {message}." if named else f"{message}.", param=named or None)
 
 
 _SCHEMAS: Final = frozenset({"parameters", "input_schema", "schema", "guided_json", "json"})
-
-
-def _refuse_inside(value: object, where: str) -> None:
-    if isinstance(value, list):
-        for item in cast("list[object]", value):
-            _refuse_inside(item, where)
-    elif isinstance(value, dict):
-        for name, item in cast("dict[str, object]", value).items():
-            if name in FORBIDDEN_ANYWHERE:
-                raise _forbidden(f"{where}.{name}")
-            if name not in _SCHEMAS:
-                _refuse_inside(item, f"{where}.{name}")
 
 
 def _forbidden(where: str) -> BadRequest:

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from gateway.dialects.base import Asked, Json, Limits, decode_json, invalid_field, parse_fields, refuse_forbidden
+from gateway.dialects.base import Asked, Json, Limits, decode_as, parse_fields, refuse_forbidden, walk
 from gateway.routing import KNOBS, NEUTRAL, knobs
 from tracker.errors import BadRequest
 from tracker.types import Sampling
@@ -99,10 +99,7 @@ class Chat:
         """Understand a request; raises `BadRequest`, saying what to write instead."""
         fields = parse_fields(body)
         refuse_forbidden(fields, OWN_WORDS)
-        try:
-            known = msgspec.json.decode(body, type=_Body)
-        except msgspec.ValidationError as error:
-            raise invalid_field(error) from error
+        known = decode_as(body, _Body)
         _refuse_unsupported(fields, known)
         _check_ranges(known, limits)
         request = msgspec.json.encode({name: raw for name, raw in fields.items() if name != "messages"})
@@ -144,8 +141,8 @@ class Chat:
             body["include_reasoning"] = True
         if asked.streams:
             given = asked.fields.get("stream_options")
-            options = decode_json(b"{}" if given is None else bytes(given), "stream_options")
-            body["stream_options"] = {**cast("Json", options), "include_usage": True}
+            options = {} if given is None else decode_as(given, Json, "stream_options")
+            body["stream_options"] = {**options, "include_usage": True}
         if sampling.max_tokens is not None:
             body["max_tokens"] = body["max_completion_tokens"] = sampling.max_tokens
         return msgspec.json.encode(body)
@@ -183,13 +180,7 @@ def _read_messages(raws: list[msgspec.Raw]) -> tuple[tuple[bytes, ...], bool]:
     """Every message as its own bytes, and whether any holds media."""
     has_media = False
     for number, raw in enumerate(raws):
-        try:
-            message = msgspec.json.decode(raw, type=_Message)
-        except msgspec.ValidationError as error:
-            refused = invalid_field(error)
-            where = f"messages[{number}]" + (f".{refused.param}" if refused.param else "")
-            raise BadRequest(f"{where}: {error}.", param=where) from error
-        content: object = message.content
+        content: object = decode_as(raw, _Message, f"messages[{number}]").content
         if isinstance(content, list):
             for part in cast("list[object]", content):
                 has_media |= _holds_media(part, f"messages[{number}].content")
@@ -214,18 +205,16 @@ def _holds_media(part: object, where: str) -> bool:
 
 
 def _is_remote(value: object) -> bool:
-    if isinstance(value, str):
-        return _REMOTE.match(value) is not None
-    if isinstance(value, dict):
-        return any(_is_remote(item) for item in cast("Json", value).values())
-    return isinstance(value, list) and any(_is_remote(item) for item in cast("list[object]", value))
+    """Whether any text in it is an address with a scheme and a host."""
+    texts = [value, *(item for _, item in walk(value))]
+    return any(isinstance(text, str) and _REMOTE.match(text) is not None for text in texts)
 
 
 def _for_engine(raw: bytes) -> bytes:
     """The message with role `developer` as `system`; every other one as it is."""
     if b"developer" not in raw and b"\\u" not in raw:
         return raw
-    message = cast("Json", decode_json(raw, "messages"))
+    message = decode_as(raw, Json, "messages")
     if message.get("role") != "developer":
         return raw
     return msgspec.json.encode({**message, "role": "system"})

@@ -224,6 +224,47 @@ def test_a_body_that_is_no_json_object_is_refused(body: bytes) -> None:
     assert refused.value.code == "invalid_json"
 
 
+SEED = json.dumps(
+    {
+        "model": "m",
+        "messages": [{"role": "developer", "content": [{"type": "text", "text": "a\ud83d"}, {"image_url": "data:x"}]}],
+        "chat_template_kwargs": {"a": [{"api_base": None}]},
+        "stream_options": {"include_usage": True},
+        "stream": True,
+        "temperature": 0.5,
+    }
+).encode()
+
+
+@given(st.integers(0, len(SEED)), st.integers(0, 9), st.binary(max_size=6))
+def test_no_body_does_anything_but_parse_or_be_refused(at: int, num_cut: int, put: bytes) -> None:
+    body = SEED[:at] + put + SEED[at + num_cut :]
+    try:
+        asked = Chat().parse(body, Limits())
+    except BadRequest:
+        return
+    json.loads(Chat().engine_body(asked, "m", asked.sampling, overrides=True))
+
+
+@pytest.mark.parametrize("depth", [50, 300, 600, 900, 1200, 100_000])
+def test_deep_bodies_parse_or_are_refused(depth: int) -> None:
+    deep = b'{"api_bas":' * depth + b"1" + b"}" * depth
+    for body in (
+        b'{"model":"m","messages":[{"role":"user","content":"x"}],"api_base_":' + deep + b"}",
+        b'{"model":"m","messages":[{"role":"developer","content":[{"image":' + deep + b"}]}]}",
+    ):
+        try:
+            Chat().parse(body, Limits())
+        except BadRequest:
+            continue
+
+
+@pytest.mark.parametrize("text", [b"\\ud800", b"\xff", b"\\x"])
+def test_text_that_is_no_unicode_is_refused(text: bytes) -> None:
+    with pytest.raises(BadRequest):
+        Chat().parse(b'{"model":"m","messages":[{"role":"user","content":"' + text + b'"}]}', Limits())
+
+
 def test_developer_reaches_the_engine_as_system_in_place() -> None:
     messages = [
         USER,
@@ -265,6 +306,7 @@ def test_text_parts_go_on_as_parts() -> None:
         {"type": "video_url", "video_url": {"url": "file:///etc/passwd"}},
         {"type": "text", "text": "x", "image_url": {"url": " HTTP://h/x"}},
         {"type": "image_embeds", "image_embeds": "AAAA"},
+        {"type": "image_url", "image_url": {"url": [["http://h/x"]]}},
     ],
 )
 def test_media_that_would_be_fetched_or_unpickled_is_refused(part: dict[str, Any]) -> None:
