@@ -16,7 +16,7 @@ from typing import Final
 import httpx
 
 from gateway.auth import KeyRing
-from gateway.background import Duties, duties
+from gateway.background import duties
 from gateway.dependencies import Services
 from gateway.engine_api import EngineApi
 from gateway.engines import EnginePool, Fitness
@@ -24,7 +24,7 @@ from gateway.hotswap import HotSwap
 from gateway.lookups import RunCache, VersionBook
 from gateway.settings import GatewaySettings
 from tracker.archive import Sweeper
-from tracker.clock import Clock, SystemClock
+from tracker.clock import SystemClock
 from tracker.errors import Conflict, SettingsError
 from tracker.ledger import SqlLedger
 from tracker.redis_server import EmbeddedRedis
@@ -48,8 +48,8 @@ async def open_services(settings: GatewaySettings) -> AsyncGenerator[Services]:
     clock = SystemClock()
     async with AsyncExitStack() as stack:
         make_folders(settings.stores)
-        running = await stack.enter_async_context(duties())
-        store = await _open_store(settings.stores, clock, running, stack)
+        embedded = await _start_embedded(settings.stores, stack)
+        store = await _open_store(settings.stores, stack)
         await upgrade(settings.stores.database_url)
         ledger = SqlLedger(open_engine(settings.stores.database_url), clock)
         stack.push_async_callback(ledger.close)
@@ -69,11 +69,13 @@ async def open_services(settings: GatewaySettings) -> AsyncGenerator[Services]:
             runs=RunCache(ledger),
             versions=VersionBook(ledger, settings.stores.adapters_dir),
             swap=swap,
-            duties=running,
+            duties=await stack.enter_async_context(duties()),
             clock=clock,
             worker_id=f"worker-{secrets.token_hex(8)}",
         )
         await _start_duties(services)
+        if embedded is not None:
+            services.duties.start("embedded redis", embedded.revive, REDIS_CHECK_S)
         yield services
 
 
@@ -84,16 +86,18 @@ def make_folders(stores: StoreSettings) -> None:
     stores.checkpoints_dir.mkdir(exist_ok=True)
 
 
-async def _open_store(stores: StoreSettings, clock: Clock, running: Duties, stack: AsyncExitStack) -> EpisodeStore:
-    """The user's Redis, or the embedded one, which is started again should it die."""
-    url = stores.redis_url
-    if url is None:
-        embedded = EmbeddedRedis(stores.data_dir)
-        stack.push_async_callback(embedded.stop)
-        await embedded.start()
-        running.start("embedded redis", embedded.revive, REDIS_CHECK_S)
-        url = embedded.url
-    store = await RedisStore.connect(url)
+async def _start_embedded(stores: StoreSettings, stack: AsyncExitStack) -> EmbeddedRedis | None:
+    """The redis-server in the data folder, where the settings name no other."""
+    if stores.redis_url is not None:
+        return None
+    embedded = EmbeddedRedis(stores.data_dir)
+    stack.push_async_callback(embedded.stop)
+    await embedded.start()
+    return embedded
+
+
+async def _open_store(stores: StoreSettings, stack: AsyncExitStack) -> EpisodeStore:
+    store = await RedisStore.connect(stores.redis_url or EmbeddedRedis(stores.data_dir).url)
     stack.push_async_callback(store.close)
     await store.ping()
     return store

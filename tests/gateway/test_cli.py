@@ -1,0 +1,142 @@
+"""The command line as people run it: in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.fakes.scripted_engine import ScriptedEngine
+
+ROOT = Path(__file__).parents[2]
+
+
+def environment(tmp_path: Path, **more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HONE_")}
+    return {
+        **kept,
+        "PYTHONPATH": str(ROOT),
+        "HONE_DATA_DIR": str(tmp_path / "data"),
+        "HONE_POLICIES": "solver=base",
+        **more,
+    }
+
+
+async def hone(env: Mapping[str, str], *arguments: str) -> tuple[int, str, str]:
+    """Run a command to its end; its status and what it printed."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway.cli", *arguments),
+        env=env,
+        cwd=Path(env["HONE_DATA_DIR"]).parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[ScriptedEngine]:
+    async with ScriptedEngine() as running:
+        yield running
+
+
+async def until_ready(url: str, process: asyncio.subprocess.Process) -> None:
+    async with asyncio.timeout(30), httpx.AsyncClient(base_url=url) as client:
+        while process.returncode is None:
+            try:
+                if (await client.get("/health/ready")).status_code == 200:
+                    return
+            except httpx.TransportError:
+                await asyncio.sleep(0.05)
+    raise AssertionError("the gateway ended before it was ready")
+
+
+async def test_keys_are_refused_in_a_folder_that_is_no_data_folder(tmp_path: Path) -> None:
+    status, out, err = await hone(environment(tmp_path), "keys", "create", "--scope", "agent", "--json")
+    assert (status, out) == (2, "")
+    assert "is no data folder" in err
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_a_gateway_starts_makes_keys_while_it_runs_and_stops_clean(
+    engine: ScriptedEngine, tmp_path: Path, workers: str
+) -> None:
+    port = free_port()
+    env = environment(tmp_path, HONE_ENGINES=engine.url, HONE_PORT=port, HONE_WORKERS=workers)
+    log = (tmp_path / "log").open("wb")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway.cli", "gateway"), env=env, cwd=tmp_path, stdout=log, stderr=log
+    )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        await until_ready(url, process)
+        scopes = ("--scope", "agent", "--scope", "reward")
+        status, out, _ = await hone(env, "keys", "create", *scopes, "--tenant", "acme", "--json")
+        assert status == 0
+        made = json.loads(out)
+        assert (made["tenant"], made["scopes"], "digest" in made) == ("acme", ["agent", "reward"], False)
+        async with httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {made['key']}"}) as client:
+            opened = [(await client.post("/v1/episodes", json={"task": "t"})).json() for _ in range(4)]
+            for episode in opened:
+                answer = await client.post(
+                    f"{episode['base_url']}/chat/completions",
+                    headers={"Authorization": f"Bearer {episode['api_key']}"},
+                    json={"model": "solver", "messages": [{"role": "user", "content": "hi"}]},
+                )
+                assert answer.status_code == 200
+            assert (await client.get("/v1/episodes")).status_code == 403
+            assert (await hone(env, "keys", "revoke", made["key_id"], "--tenant", "acme"))[0] == 0
+            async with asyncio.timeout(10):
+                while (await client.get("/v1/episodes")).status_code != 401:
+                    await asyncio.sleep(0.1)
+        status, out, _ = await hone(env, "episodes", "--tenant", "acme")
+        assert opened[0]["episode_id"] in out
+    finally:
+        process.send_signal(signal.SIGTERM)
+        await asyncio.wait_for(process.wait(), 30)
+        log.close()
+    said = (tmp_path / "log").read_text()
+    assert "Traceback" not in said
+    assert "Bearer" not in said
+    assert made["key"] not in said
+    socket_path = tmp_path / "data" / "redis" / "redis.sock"
+    with socket.socket(socket.AF_UNIX) as probe, pytest.raises(OSError):
+        probe.connect(str(socket_path))
+
+
+@pytest.mark.slow
+async def test_a_gateway_that_could_not_work_says_why_and_ends(engine: ScriptedEngine, tmp_path: Path) -> None:
+    status, _, err = await hone(environment(tmp_path, HONE_POLICIES=""), "gateway")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "HONE_POLICIES" in err
+    engine.processed_logprobs = False
+    status, _, err = await hone(environment(tmp_path, HONE_ENGINES=engine.url, HONE_PORT=free_port()), "gateway")
+    assert status != 0
+    assert "processed_logprobs" in err
+
+
+@pytest.mark.slow
+async def test_the_doctor_names_what_is_wrong(engine: ScriptedEngine, tmp_path: Path) -> None:
+    env = environment(tmp_path, HONE_ENGINES=f"{engine.url},http://127.0.0.1:9")
+    status, out, _ = await hone(env, "doctor")
+    assert status == 1
+    assert [line.split()[0] for line in out.splitlines()] == ["ok", "ok", "ok", "FAIL"]
