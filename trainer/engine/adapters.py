@@ -6,16 +6,16 @@ the weights in the model are compared with the file once more. `ModelAdapters` i
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from peft import LoraConfig, PeftModel
-from peft.tuners.tuners_utils import check_target_module_exists
+from peft.tuners import tuners_utils
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
+from safetensors import torch as safetensors_torch
 from transformers import PreTrainedModel
 
 from tracker.errors import BadRequest, NotFound
@@ -23,6 +23,12 @@ from tracker.errors import BadRequest, NotFound
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
+
+# These libraries' own types are partial: what crosses their seam is typed here.
+_is_target: Callable[[LoraConfig, str], object] = cast(Any, tuners_utils).check_target_module_exists
+_load_file: Callable[[Path], dict[str, torch.Tensor]] = cast(Any, safetensors_torch).load_file
+_open_file: Any = safe_open
+_read_lora: Callable[[str], Any] = cast(Any, LoraConfig).from_pretrained
 _UNSERVED = ("use_dora", "lora_bias", "modules_to_save", "rank_pattern", "alpha_pattern", "target_parameters")
 _UNSERVED_TOO = (
     "trainable_token_indices",
@@ -43,10 +49,11 @@ class Linear:
 
 def linear_layers(model: PreTrainedModel) -> dict[str, Linear]:
     """Name the layers an adapter may be on: all linear ones but the head, whose adapters engines cannot serve."""
-    head = model.get_output_embeddings()
+    head: object = cast(Any, model).get_output_embeddings()
+    modules: Iterator[tuple[str, torch.nn.Module]] = cast(Any, model).named_modules()
     return {
         name: Linear(module.in_features, module.out_features)
-        for name, module in model.named_modules()
+        for name, module in modules
         if isinstance(module, torch.nn.Linear) and module is not head
     }
 
@@ -61,7 +68,7 @@ def check_adapter(folder: Path, layers: Mapping[str, Linear], max_rank: int) -> 
     config = _read_config(folder)
     if config.r > max_rank:
         raise _bad(folder, f"its rank {config.r} is greater than --max-lora-rank {max_rank}")
-    targets = {name for name in layers if check_target_module_exists(config, name)}
+    targets = {name for name in layers if _is_target(config, name)}
     if not targets:
         raise _bad(folder, f"its target_modules {config.target_modules} name no linear layer of the model")
     _check_tensors(folder, {name: layers[name] for name in targets}, config.r)
@@ -69,10 +76,11 @@ def check_adapter(folder: Path, layers: Mapping[str, Linear], max_rank: int) -> 
 
 def _read_config(folder: Path) -> LoraConfig:
     try:
-        raw: Any = json.loads((folder / CONFIG_FILE).read_bytes())
+        parsed: object = json.loads((folder / CONFIG_FILE).read_bytes())
     except ValueError as error:
         raise _bad(folder, f"its {CONFIG_FILE} is no JSON: {error}") from error
-    if not isinstance(raw, dict) or raw.get("peft_type") != "LORA":
+    raw = cast("dict[str, Any]", parsed) if isinstance(parsed, dict) else {}
+    if raw.get("peft_type") != "LORA":
         raise _bad(folder, "its peft_type is not LORA")
     for name in (*_UNSERVED, *_UNSERVED_TOO):
         if raw.get(name):
@@ -82,7 +90,7 @@ def _read_config(folder: Path) -> LoraConfig:
     if not isinstance(raw.get("r"), int) or raw["r"] < 1:
         raise _bad(folder, "its rank r is not a positive number")
     try:
-        config = LoraConfig.from_pretrained(str(folder))
+        config = _read_lora(str(folder))
     except (TypeError, ValueError) as error:
         raise _bad(folder, f"its {CONFIG_FILE} is not understood: {error}") from error
     assert isinstance(config, LoraConfig)
@@ -104,15 +112,16 @@ def _check_tensors(folder: Path, targets: Mapping[str, Linear], rank: int) -> No
     for key, shape in expected.items():
         if found[key] != shape:
             raise _bad(folder, f"its tensor {key} has the shape {found[key]}, the model and the rank ask for {shape}")
-    for key, tensor in load_file(folder / WEIGHTS_FILE).items():
+    for key, tensor in _load_file(folder / WEIGHTS_FILE).items():
         if not torch.isfinite(tensor).all():
             raise _bad(folder, f"its tensor {key} has numbers that are not finite")
 
 
 def _shapes(folder: Path) -> dict[str, list[int]]:
     try:
-        with safe_open(folder / WEIGHTS_FILE, framework="pt") as file:
-            return {key: list(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
+        with _open_file(folder / WEIGHTS_FILE, framework="pt") as file:
+            keys: list[str] = file.keys()
+            return {key: list(file.get_slice(key).get_shape()) for key in keys}
     except SafetensorError as error:
         raise _bad(folder, f"its {WEIGHTS_FILE} cannot be read: {error}") from error
 
@@ -126,7 +135,7 @@ class ModelAdapters:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._base = model
-        self._wrapped: PeftModel | None = None
+        self._wrapped: Any = None
         self._names: dict[str, str] = {}
         self._active: str | None = None
         self._num_loaded = 0
@@ -149,9 +158,9 @@ class ModelAdapters:
             raise _bad(folder, "its weights did not land in the model as they are in the file")
         self._names[name] = inner
 
-    def _wrap(self, inner: str, folder: Path) -> PeftModel:
+    def _wrap(self, inner: str, folder: Path) -> Any:
         if self._wrapped is None:
-            self._wrapped = PeftModel.from_pretrained(self._base, str(folder), adapter_name=inner)
+            self._wrapped = cast(Any, PeftModel).from_pretrained(self._base, str(folder), adapter_name=inner)
         else:
             self._wrapped.load_adapter(str(folder), adapter_name=inner)
         self._wrapped.eval().requires_grad_(False)
@@ -161,7 +170,7 @@ class ModelAdapters:
         """Whether the model's weights of an adapter equal the file's, number by number."""
         assert self._wrapped is not None
         modules = dict(self._wrapped.named_parameters())
-        for key, tensor in load_file(folder / WEIGHTS_FILE).items():
+        for key, tensor in _load_file(folder / WEIGHTS_FILE).items():
             held = modules.get(key.removesuffix(".weight") + f".{inner}.weight")
             if held is None or not torch.equal(held, tensor.to(held.dtype)):
                 return False

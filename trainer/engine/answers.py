@@ -196,7 +196,8 @@ class CompletionShape:
             choice = choices[piece.index]
             choice["text"] += part["text"]
             choice["finish_reason"] = part["finish_reason"]
-            for key, values in (part["logprobs"] or {}).items():
+            entries: dict[str, list[Any]] = part["logprobs"] or {}
+            for key, values in entries.items():
                 choice["logprobs"][key] += values
             if "token_ids" in part:
                 choice["token_ids"] += part["token_ids"]

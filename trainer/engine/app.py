@@ -86,8 +86,13 @@ class EngineApp:
         self._service = service
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        await service.worker.stop()
+        await self.stop()
         await send({"type": "lifespan.shutdown.complete"})
+
+    async def stop(self) -> None:
+        """End the model's thread; requests in flight are answered with an error. Stopping twice is no error."""
+        if self._service is not None:
+            await self._service.worker.stop()
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

@@ -15,6 +15,7 @@ G = H / K, D head width, L positions.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any, cast
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -140,7 +141,7 @@ def slot_attention(  # noqa: PLR0913 - transformers' signature
     **_: object,
 ) -> tuple[torch.Tensor, None]:
     """Write the new keys and values, then attend group by group. Returns `[1, N, H, D]` as transformers expects."""
-    both = plan.cache.layer(module.layer_idx)
+    both = plan.cache.layer(cast(int, module.layer_idx))
     rows = both.view(2, -1, *both.shape[3:])
     rows[0].index_copy_(0, plan.places_N, key_1KND[0].transpose(0, 1))
     rows[1].index_copy_(0, plan.places_N, value_1KND[0].transpose(0, 1))
@@ -171,5 +172,5 @@ def _no_mask(*_: object, **__: object) -> None:
 
 def register_attention() -> None:
     """Make the attention known to transformers under `ATTENTION_NAME`. Registering again changes nothing."""
-    AttentionInterface.register(ATTENTION_NAME, slot_attention)
-    AttentionMaskInterface.register(ATTENTION_NAME, _no_mask)
+    cast(Any, AttentionInterface).register(ATTENTION_NAME, slot_attention)
+    cast(Any, AttentionMaskInterface).register(ATTENTION_NAME, _no_mask)

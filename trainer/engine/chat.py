@@ -42,15 +42,16 @@ class Said:
 
 def render(tokenizer: PreTrainedTokenizerBase, body: ChatBody) -> list[int]:
     """Return the prompt ids of a conversation, up to where the assistant begins to answer."""
-    if not tokenizer.chat_template:
+    template = str(cast(Any, tokenizer).chat_template or "")
+    if not template:
         raise BadRequest("the model has no chat template; use /v1/completions", param="messages")
     messages = [_plain(message, number) for number, message in enumerate(body.messages)]
     tools = None if body.tool_choice == "none" else body.tools
     # A template that does not know tools would drop them without a word.
-    if tools and "tools" not in str(tokenizer.chat_template):
+    if tools and "tools" not in template:
         messages = _with_tools_in_system(messages, tools)
     try:
-        text = tokenizer.apply_chat_template(
+        text: str = cast(Any, tokenizer).apply_chat_template(
             messages,
             tools=tools or None,
             add_generation_prompt=True,
@@ -59,7 +60,7 @@ def render(tokenizer: PreTrainedTokenizerBase, body: ChatBody) -> list[int]:
         )
     except (TemplateError, TypeError, ValueError, KeyError) as error:
         raise BadRequest(f"the chat template refuses these messages: {error}", param="messages") from error
-    return encode(tokenizer, cast(str, text), add_special_tokens=False)
+    return encode(tokenizer, text, add_special_tokens=False)
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, text: str, *, add_special_tokens: bool) -> list[int]:
@@ -75,7 +76,8 @@ def _plain(message: dict[str, Any], number: int) -> dict[str, Any]:
     plain["role"] = "system" if role == "developer" else role
     plain["content"] = _text(message.get("content"), number)
     if plain.get("tool_calls"):
-        plain["tool_calls"] = [_plain_call(call, number) for call in plain["tool_calls"]]
+        calls = plain["tool_calls"]
+        plain["tool_calls"] = [_plain_call(call, number) for call in (calls if isinstance(calls, list) else [calls])]
     return plain
 
 
@@ -84,14 +86,17 @@ def _text(content: object, number: int) -> str:
         return ""
     if isinstance(content, str):
         return content
-    parts = cast("list[dict[str, Any]]", content) if isinstance(content, list) else [{}]
-    texts: list[str] = []
-    for part in parts:
-        text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None  # pyright: ignore[reportUnnecessaryIsInstance]
-        if not isinstance(text, str):
-            raise BadRequest(f"messages[{number}].content must be text or a list of text parts", param="messages")
-        texts.append(text)
+    parts = cast("list[Any]", content) if isinstance(content, list) else [content]
+    texts = [_part_text(part, number) for part in parts]
     return "\n".join(texts)
+
+
+def _part_text(part: object, number: int) -> str:
+    fields = cast("dict[str, Any]", part) if isinstance(part, dict) else {}
+    text: object = fields.get("text") if fields.get("type") == "text" else None
+    if not isinstance(text, str):
+        raise BadRequest(f"messages[{number}].content must be text or a list of text parts", param="messages")
+    return text
 
 
 def _plain_call(call: Any, number: int) -> dict[str, Any]:

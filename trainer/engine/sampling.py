@@ -10,6 +10,7 @@ Axes: B rows, V vocabulary, K top log-probabilities.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 
@@ -55,9 +56,10 @@ def draw(
     """Draw one token for each row. The generator of a row advances by exactly one number, greedy rows' by none."""
     logprobs_BV = torch.log_softmax(_scores(logits_BV, settings), dim=-1)
     ids_B = _choose(logprobs_BV, settings, generators)
-    chosen = logprobs_BV.gather(1, ids_B[:, None])[:, 0].tolist()
+    ids: list[int] = cast(Any, ids_B).tolist()
+    chosen: list[float] = cast(Any, logprobs_BV.gather(1, ids_B[:, None])[:, 0]).tolist()
     tops = _top(logprobs_BV, num_top)
-    return [Draw(i, p, top) for i, p, top in zip(ids_B.tolist(), chosen, tops, strict=True)]
+    return [Draw(i, p, top) for i, p, top in zip(ids, chosen, tops, strict=True)]
 
 
 def _scores(logits_BV: torch.Tensor, settings: Sequence[SamplingSettings]) -> torch.Tensor:
@@ -141,5 +143,7 @@ def _top(logprobs_BV: torch.Tensor, num_top: Sequence[int]) -> list[tuple[tuple[
     if most == 0:
         return [()] * len(num_top)
     values_BK, ids_BK = logprobs_BV.topk(most, dim=-1)
-    rows = zip(ids_BK.tolist(), values_BK.tolist(), num_top, strict=True)
+    ids_by_row: list[list[int]] = cast(Any, ids_BK).tolist()
+    values_by_row: list[list[float]] = cast(Any, values_BK).tolist()
+    rows = zip(ids_by_row, values_by_row, num_top, strict=True)
     return [tuple(zip(ids[:n], values[:n], strict=True)) for ids, values, n in rows]

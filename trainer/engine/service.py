@@ -7,11 +7,11 @@ whatever reason, takes the sequences out of the scheduler. Which bytes go to the
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -54,8 +54,9 @@ class Service:
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: EngineConfig) -> None:
         self._tokenizer = tokenizer
+        self._decode: Callable[..., str] = cast(Any, tokenizer).decode
         self._settings = settings
-        self._path = str(model.config._name_or_path)
+        self._path = str(model.name_or_path)
         self._base_name = settings.served_model_name or Path(self._path).name
         self._vocab_size: int = model.config.vocab_size
         self._max_len = context_limit(model.config, settings)
@@ -65,7 +66,7 @@ class Service:
         self.worker = Worker(model, settings)
 
     def _one_token(self, token_id: int) -> str:
-        return str(self._tokenizer.decode([token_id], skip_special_tokens=False))
+        return self._decode([token_id], skip_special_tokens=False)
 
     def models(self) -> list[dict[str, Any]]:
         """List the base and every adapter that can be asked, as vLLM does."""
@@ -153,7 +154,7 @@ class Service:
 
     def _texts(self, body: GenerateBody, prompt_ids: tuple[int, ...], num_choices: int) -> list[ChoiceText]:
         skip = body.skip_special_tokens is not False
-        decode = partial(self._tokenizer.decode, skip_special_tokens=skip)
+        decode = partial(self._decode, skip_special_tokens=skip)
         stop = stop_strings(body)
         return [ChoiceText(index, decode, prompt_ids, stop) for index in range(num_choices)]
 

@@ -6,6 +6,7 @@ on the length of the batch, softcapped attention) is refused at start, not serve
 """
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from transformers import (
@@ -21,18 +22,21 @@ from trainer.engine.attention import ATTENTION_NAME, StepPlan, register_attentio
 from trainer.engine.config import EngineConfig
 from trainer.engine.slots import BLOCK, CacheShape
 
+# transformers' own types are partial: what crosses this seam is typed here.
+_tokenizers: Any = AutoTokenizer
+_models: Any = AutoModelForCausalLM
+
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path)
-    return tokenizer
+    return _tokenizers.from_pretrained(path)
 
 
 def load_model(path: str, dtype_name: str) -> PreTrainedModel:
     """Load the base weights for serving: no gradients, no dropout, attention over slots."""
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, dtype=_dtype(dtype_name))
+    model: PreTrainedModel = _models.from_pretrained(path, dtype=_dtype(dtype_name))
     _refuse_unservable(model.config)
     register_attention()
-    model.set_attn_implementation(ATTENTION_NAME)
+    cast(Any, model).set_attn_implementation(ATTENTION_NAME)
     model.eval().requires_grad_(False)
     return model
 
@@ -44,8 +48,8 @@ def _dtype(name: str) -> torch.dtype:
 
 
 def _refuse_unservable(config: PretrainedConfig) -> None:
-    kinds = set(getattr(config, "layer_types", None) or ())
-    rope = getattr(config, "rope_parameters", None) or {}
+    kinds: set[str] = set(getattr(config, "layer_types", None) or ())
+    rope: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
     reasons = {
         "layers other than full attention": bool(kinds - {"full_attention"})
         or (not kinds and getattr(config, "sliding_window", None) is not None),
@@ -73,9 +77,10 @@ def cache_shape(config: PretrainedConfig, dtype: torch.dtype, settings: EngineCo
 
 def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """The tokens that end an answer: those of the generation settings and the tokenizer's own."""
-    configured = getattr(model.generation_config, "eos_token_id", None)
+    configured: int | list[int] | None = getattr(model.generation_config, "eos_token_id", None)
+    own: int | None = cast(Any, tokenizer).eos_token_id
     many = configured if isinstance(configured, list) else [configured]
-    return frozenset(i for i in [*many, tokenizer.eos_token_id] if isinstance(i, int))
+    return frozenset(i for i in [*many, own] if i is not None)
 
 
 def forward(model: PreTrainedModel, ids: Sequence[int], plan: StepPlan) -> torch.Tensor:

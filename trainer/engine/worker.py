@@ -37,7 +37,7 @@ class Live:
 
     lane: Lane
     path: str
-    drained: list[Future[None]] = field(default_factory=list)
+    drained: list[Future[None]] = field(default_factory=list[Future[None]])
 
 
 @dataclass(frozen=True, slots=True)
