@@ -17,8 +17,6 @@ from tracker.types import Record
 
 NUM_TOP: Final = 20
 """Alternatives asked for with each score: the most that vLLM gives by default."""
-TOKEN_ID: Final = "token_id:"  # noqa: S105 - a prefix, no secret
-"""How `return_tokens_as_token_ids` writes a token."""
 NOT_SERVED: Final = frozenset({404, 405, 501})
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Final
 
-from gateway.engine_api import TOKEN_ID
+from gateway.scoring import TOKEN_ID
 from tracker.types import Record
 
 NOISE_FACTOR: Final = 3.0

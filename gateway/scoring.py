@@ -17,6 +17,8 @@ TEMPERATURES: Final = (1.0, 2.0)
 MIN_DIFFERENCE: Final = 0.1
 """Nats between two tokens below which rounding could hide the temperature."""
 SLACK: Final = 0.02
+TOKEN_ID: Final = "token_id:"  # noqa: S105 - a prefix, no secret
+"""How engines write a token whose id was asked for in place of its text."""
 
 
 class Scoring(enum.StrEnum):
