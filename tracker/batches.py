@@ -44,13 +44,15 @@ class BatchTaking(Database):
         """Ready groups with calls of this policy not yet taken for it, in the order they became ready."""
         return await self.read(_ready_groups, policy, limit)
 
-    async def take(self, batch: Batch) -> Batch:
+    async def take(self, batch: Batch, num_rewards: int | None = None) -> Batch:
         """One transaction: the batch, its groups (unique by group and policy), the frozen credit; groups -> taken.
 
         Members get their final advantage: the mean over their calls in `credit`. A step is unique in its epoch: the
         same batch id again is a no-op, another raises `Conflict`, as does an epoch that is not the policy's.
+        `num_rewards` is how many events of the members the credit was computed from: if there are others by now,
+        `Conflict` with code `rewards_moved`, so that no reward is neither used nor late.
         """
-        return await self.write(_take, batch)
+        return await self.write(_take, batch, num_rewards)
 
     async def skip_group(self, group_id: str, reason: SkipReason, policy: str, fence: int) -> None:
         """This policy's share of the group is not trained."""
@@ -121,7 +123,7 @@ def _ready_groups(connection: Connection, policy: str, limit: int) -> list[Group
     return read_groups(connection, connection.execute(statement).all(), seated_only=True)
 
 
-def _take(connection: Connection, batch: Batch) -> Batch:
+def _take(connection: Connection, batch: Batch, num_rewards: int | None) -> Batch:
     check_fence(connection, batch.policy, batch.fence)
     stored = _find(connection, batch.batch_id)
     if stored is not None:
@@ -131,6 +133,8 @@ def _take(connection: Connection, batch: Batch) -> Batch:
     connection.execute(insert(tables.batches).values(values))
     for group_id in sorted(batch.group_ids):
         _take_share(connection, batch, group_id)
+    if num_rewards is not None and num_rewards != _num_rewards(connection, batch.group_ids):
+        raise Conflict("Rewards came in while the credit was computed; compute it again.", code="rewards_moved")
     return msgspec.structs.replace(batch, state=TAKEN)
 
 
@@ -161,6 +165,14 @@ def _take_share(connection: Connection, batch: Batch, group_id: str) -> None:
     if not insert_new(connection, tables.batch_groups, share):
         raise Conflict(f"Group {group_id!r} was taken for {batch.policy!r} before.", code="group_taken")
     settle_shares(connection, group_id)
+
+
+def _num_rewards(connection: Connection, group_ids: Sequence[str]) -> int:
+    """Events of the members of groups whose rows are locked, so that none is being added."""
+    rewards, episodes = tables.rewards, tables.episodes
+    joined = rewards.join(episodes, rewards.c.episode_id == episodes.c.episode_id)
+    where = (episodes.c.group_id.in_(group_ids), episodes.c.place.is_not(None))
+    return connection.execute(select(func.count()).select_from(joined).where(*where)).scalar_one()
 
 
 def _freeze(connection: Connection, group: Row[Any], credit: Sequence[CallCredit]) -> None:

@@ -79,11 +79,12 @@ def _to_settle(connection: Connection, now_ms: int) -> list[str]:
         .order_by(groups.c.created_ms, groups.c.group_id)
     )
     runs = RunCache(connection)
-    return [
-        row.group_id
-        for row in connection.execute(statement)
-        if row.num_archived == row.size or now_ms - row.created_ms >= runs.get(row.tenant, row.run).group_timeout_s * 1000
-    ]
+
+    def is_due(row: Row[*tuple[Any, ...]]) -> bool:
+        timeout_ms = runs.get(row.tenant, row.run).group_timeout_s * 1000
+        return row.num_archived == row.size or now_ms - row.created_ms >= timeout_ms
+
+    return [row.group_id for row in connection.execute(statement) if is_due(row)]
 
 
 def _settle(connection: Connection, group_id: str, now_ms: int) -> list[Group]:

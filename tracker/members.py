@@ -81,10 +81,9 @@ def read_groups(connection: Connection, rows: Sequence[Row[Any]], *, seated_only
     runs = RunCache(connection)
     groups: list[Group] = []
     for row in rows:
-        members = standing(seats.get(row.group_id, []), rewards, runs.get(row.tenant, row.run), frozen.get(row.group_id, {}))
-        lost = {seat.episode_id for seat in seats.get(row.group_id, []) if seat.place is None}
-        kept = tuple(member for member in members if not (seated_only and member.episode_id in lost))
-        groups.append(_group(row, kept))
+        here = [seat for seat in seats.get(row.group_id, ()) if not seated_only or seat.place is not None]
+        run = runs.get(row.tenant, row.run)
+        groups.append(_group(row, standing(here, rewards, run, frozen.get(row.group_id, {}))))
     return groups
 
 
@@ -155,7 +154,7 @@ def _frozen_member(row: Row[Any]) -> Member:
     return Member(episode_id=row.episode_id, reward=row.reward, advantage=row.advantage, member=row.member, why=row.why)
 
 
-def _group(row: Row[Any], members: tuple[Member, ...]) -> Group:
+def _group(row: Row[Any], members: Sequence[Member]) -> Group:
     return Group(
         group_id=row.group_id,
         tenant=row.tenant,
@@ -165,6 +164,6 @@ def _group(row: Row[Any], members: tuple[Member, ...]) -> Group:
         size=row.size,
         state=GroupState(row.state),
         reason=None if row.reason is None else SkipReason(row.reason),
-        members=members,
+        members=tuple(members),
         created_ms=row.created_ms,
     )

@@ -44,7 +44,7 @@ class Registry(Database):
 
     async def secret(self, name: str) -> bytes:
         """32 random bytes under this name, created at first use, the same for every gateway."""
-        return await self.write(_secret, name)
+        return await self.read(_find_secret, name) or await self.write(_secret, name)
 
     async def put_run(self, tenant: str, run: RunSettings) -> RunSettings:
         """Create or change; `Conflict` naming the field if it froze and differs."""
@@ -114,6 +114,11 @@ def _key(row: Row[Any]) -> Key:
     fields = dict(row._mapping)  # pyright: ignore[reportPrivateUsage]
     fields["scopes"] = tuple(Scope(scope) for scope in row.scopes.split())
     return Key(**fields)
+
+
+def _find_secret(connection: Connection, name: str) -> bytes | None:
+    statement = select(tables.secrets.c.value).where(tables.secrets.c.name == name)
+    return connection.execute(statement).scalar_one_or_none()
 
 
 def _secret(connection: Connection, name: str) -> bytes:

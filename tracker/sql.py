@@ -45,15 +45,20 @@ WRITES: Final = "hone_writes"
 def driver_url(database_url: str) -> URL:
     """The URL with the asynchronous driver that Hone uses.
 
+    What libpq calls `sslmode` is `ssl` to asyncpg.
+
     >>> driver_url("sqlite:////data/hone.db").render_as_string()
     'sqlite+aiosqlite:////data/hone.db'
+    >>> driver_url("postgresql://me@db/hone?sslmode=require").render_as_string()
+    'postgresql+asyncpg://me@db/hone?ssl=require'
     """
     url = make_url(database_url)
     match url.get_backend_name():
         case "sqlite":
             return url.set(drivername="sqlite+aiosqlite")
         case "postgresql":
-            return url.set(drivername="postgresql+asyncpg")
+            query = {{"sslmode": "ssl"}.get(name, name): value for name, value in url.query.items()}
+            return url.set(drivername="postgresql+asyncpg", query=query)
         case other:
             raise SettingsError(f"HONE_DATABASE_URL: write sqlite:///PATH or postgresql://…, not {other}.")
 

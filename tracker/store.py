@@ -276,10 +276,11 @@ class Batches(Protocol):
         """Ready groups with calls of this policy not yet taken for it, in the order they became ready."""
         ...
 
-    async def take(self, batch: Batch) -> Batch:
+    async def take(self, batch: Batch, num_rewards: int | None = None) -> Batch:
         """One transaction: the batch, its groups (unique by group and policy), the frozen credit; groups -> taken;
         members get their final advantage in `credit`. (policy, step) is unique: the same batch id again is a no-op,
-        another raises `Conflict`."""
+        another raises `Conflict`. `num_rewards` is how many events of the members the credit was computed from: if
+        there are others by now, `Conflict` with code `rewards_moved`, so that no reward is neither used nor late."""
         ...
 
     async def skip_group(self, group_id: str, reason: SkipReason, policy: str, fence: int) -> None: ...

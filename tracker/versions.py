@@ -27,7 +27,7 @@ class Versions(Database):
 
     async def ensure_policy(self, policy: str) -> Policy:
         """The policy, created at first sight with epoch 0 and the bare base model active."""
-        return await self.write(ensure_policy, policy)
+        return await self.read(_find_policy, policy) or await self.write(ensure_policy, policy)
 
     async def list_policies(self) -> list[Policy]:
         """By name."""
@@ -64,8 +64,7 @@ class Versions(Database):
 
 def ensure_policy(connection: Connection, policy: str) -> Policy:
     insert_new(connection, tables.policies, {"policy": policy, "epoch": 0, "active": 0, "last_version": 0})
-    statement = select(tables.policies).where(tables.policies.c.policy == policy)
-    return _policy(connection.execute(statement).one())
+    return _policy(lock_policy(connection, policy))
 
 
 def lock_policy(connection: Connection, policy: str) -> Row[Any]:
@@ -84,6 +83,11 @@ def get_version(connection: Connection, policy: str, version: int) -> Version:
     if row is None:
         raise NotFound(f"Policy {policy!r} has no version {version}.", param="version")
     return _version(row)
+
+
+def _find_policy(connection: Connection, policy: str) -> Policy | None:
+    row = connection.execute(select(tables.policies).where(tables.policies.c.policy == policy)).one_or_none()
+    return None if row is None else _policy(row)
 
 
 def _list_policies(connection: Connection) -> list[Policy]:

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from tests.tracker.filling import batch, ready_group
+from tests.tracker.filling import batch, ready_group, rewarded
 from tracker.errors import Conflict, HoneError, LeaseLost, NotFound
 from tracker.ledger import SqlLedger
 from tracker.types import Batch, Group, GroupState, RunSettings, SkipReason
@@ -89,6 +89,19 @@ async def test_a_step_and_a_group_are_taken_once_and_a_refused_take_leaves_no_tr
             await ledger.take(refused)
     assert len(await ledger.last_batches("p", 5)) == 1
     assert await state_of(ledger, "u") == (GroupState.READY, None)
+
+
+async def test_a_reward_that_came_while_the_credit_was_computed_is_neither_late_nor_left_out(
+    ledger: SqlLedger, fence: int
+) -> None:
+    group = await ready_group(ledger, "t", [0.0, 1.0])
+    assert not (await rewarded(ledger, "t-0", 2.0)).late
+    with pytest.raises(Conflict) as refused:
+        await ledger.take(batch(group, fence), 2)
+    assert refused.value.code == "rewards_moved"
+    assert await state_of(ledger, "t") == (GroupState.READY, None)
+    await ledger.take(batch(group, fence), 3)
+    assert (await rewarded(ledger, "t-0", 3.0)).late
 
 
 async def test_trainers_that_take_together_share_no_group(ledger: SqlLedger, fence: int) -> None:
