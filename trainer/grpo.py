@@ -323,13 +323,14 @@ class PolicyTrainer(GRPOTrainer):
         if found.unexpected_keys:
             raise SettingsError(f"The adapter to continue from has other layers: {found.unexpected_keys[0]}.")
 
-    def adapter_files(self, folder: Path) -> bytes:
-        """Write `adapter_config.json` and `adapter_model.safetensors` into a folder; returns the bytes of the latter."""
-        weights = save(self.adapter_weights(), metadata={"format": "pt"})
-        (folder / "adapter_model.safetensors").write_bytes(weights)
-        config = self.model.peft_config["default"]
-        config.save_pretrained(str(folder))
-        return weights
+    def adapter_bytes(self) -> bytes:
+        """`adapter_model.safetensors`; the same weights give the same bytes."""
+        return save(self.adapter_weights(), metadata={"format": "pt"})
+
+    def write_adapter(self, folder: Path) -> None:
+        """Write `adapter_config.json` and `adapter_model.safetensors` into a folder."""
+        (folder / "adapter_model.safetensors").write_bytes(self.adapter_bytes())
+        self.model.peft_config["default"].save_pretrained(str(folder))
 
     def save_state(self, folder: Path) -> None:
         """Adapter, optimiser, scheduler, random states and step count, in the format that `train` resumes from."""

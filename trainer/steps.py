@@ -68,4 +68,3 @@ class Report:
     @property
     def merge_ratio(self) -> float:
         return self.num_raw_tokens / self.num_merged_tokens
-

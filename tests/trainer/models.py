@@ -9,7 +9,14 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from tracker.samples import Row
 
@@ -46,7 +53,9 @@ def _exact(model: PreTrainedModel) -> PreTrainedModel:
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
     words = Tokenizer(WordLevel({f"w{number}": number for number in range(VOCABULARY)}, unk_token="w2"))
-    return PreTrainedTokenizerFast(tokenizer_object=words, bos_token="w0", eos_token="w1", unk_token="w2", pad_token="w3")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words, bos_token="w0", eos_token="w1", unk_token="w2", pad_token="w3"
+    )
 
 
 def row(

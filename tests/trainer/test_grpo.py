@@ -154,7 +154,7 @@ def test_adapter_files_hold_the_weights_and_nothing_an_engine_refuses(tmp_path: 
     trainer = trainer_for(settings_for(tmp_path))
     folder = tmp_path / "adapter"
     folder.mkdir()
-    trainer.adapter_files(folder)
+    trainer.write_adapter(folder)
     assert {path.name for path in folder.iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}
     stored = load_file(folder / "adapter_model.safetensors")
     assert stored.keys() == trainer.adapter_weights().keys()

@@ -21,7 +21,9 @@ def rows_of_cuts(episodes: list[list[int]]) -> list[Row]:
 
 
 @given(cuts)
-def test_under_a_mean_of_rows_each_episode_weighs_one_and_each_of_its_tokens_the_same(episodes: list[list[int]]) -> None:
+def test_under_a_mean_of_rows_each_episode_weighs_one_and_each_of_its_tokens_the_same(
+    episodes: list[list[int]],
+) -> None:
     rows = rows_of_cuts(episodes)
     for loss in ROW_MEAN_LOSSES:
         tokens = defaultdict[str, list[float]](list)

@@ -1,0 +1,109 @@
+"""`python -m trainer`: trains one policy until it is told to stop.
+
+One process a policy and data folder: a lock file says so on this machine, the lease in SQL everywhere. SIGTERM and
+SIGINT end it after the step at hand; it can be killed at any time and goes on where it was.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import platform
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tracker.clock import SystemClock
+from tracker.errors import HoneError, SettingsError
+from trainer.config import TrainerSettings, load
+from trainer.feed import Feed
+from trainer.grpo import PolicyTrainer
+from trainer.loop import Loop
+from trainer.models import resolve_model
+
+
+def main() -> int:
+    """Train; the exit code is 1 with a line on standard error where something has to be mended first."""
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    stop = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        settings = load(sys.argv[1:], os.environ, Path.cwd())
+        with only_one(settings):
+            train(settings, stop)
+    except HoneError as error:
+        print(f"trainer: {error.message}", file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
+
+
+def train(settings: TrainerSettings, stop: Event) -> None:
+    """Wait for the lease, then run the loop until `stop`."""
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    feed = Feed(settings, SystemClock(), holder_of(settings), stop, say)
+    try:
+        if feed.acquire():
+            feed.check_runs()
+            Loop(settings, feed, stop, say).run(lambda loop: make_trainer(settings, loop))
+    finally:
+        feed.close()
+
+
+def make_trainer(settings: TrainerSettings, loop: Loop) -> PolicyTrainer:
+    """Load the base model and put TRL's trainer around it."""
+    device = settings.device if settings.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
+    source = resolve_model(settings.policy.model, settings.stores.data_dir / "models")
+    dtype = model_dtype(settings.dtype, device)
+    say(f"training {settings.policy.name} on {settings.policy.model} ({device}, {str(dtype).removeprefix('torch.')})")
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype).to(device)
+    return PolicyTrainer(settings, model, AutoTokenizer.from_pretrained(source), loop.steps(), loop.commit)
+
+
+def model_dtype(name: str, device: str) -> torch.dtype:
+    """`auto`: bfloat16 on a GPU and where the CPU multiplies it natively, else float32."""
+    match name:
+        case "bfloat16":
+            return torch.bfloat16
+        case "float32":
+            return torch.float32
+        case _:
+            native = device != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+            return torch.bfloat16 if native else torch.float32
+
+
+def holder_of(settings: TrainerSettings) -> str:
+    """The lease's holder: the same after a crash, so that a restart need not wait for the lease to expire."""
+    place = f"{platform.node()}:{settings.stores.data_dir}"
+    return f"{platform.node()}-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
+
+
+@contextmanager
+def only_one(settings: TrainerSettings) -> Iterator[None]:
+    """Hold a lock that dies with the process; `SettingsError` if another process has it."""
+    settings.work_dir.mkdir(parents=True, exist_ok=True)
+    path = settings.work_dir / f"{settings.policy.name}.lock"
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise SettingsError(f"Another trainer of policy {settings.policy.name} runs on {path.parent}.") from error
+        yield
+
+
+def say(line: str) -> None:
+    """One line for people."""
+    print(line, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    sys.exit(main())

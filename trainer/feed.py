@@ -1,0 +1,268 @@
+"""The trainer's door to SQL: the lease, the groups that are ready, the batches that were taken.
+
+The rule: a group is trained once. A batch is taken in one transaction with its credit frozen; one that was taken and
+has no checkpoint yet is given again, with the same rows and credit, and nothing new is taken before. What is decided of
+a group is in `taking.py`; when a batch counts as trained is for the loop to say. All of it runs on one event loop that
+belongs to this object and sleeps while the trainer computes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Sequence
+from threading import Event
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from tracker.clock import Clock
+from tracker.codec import decode_calls
+from tracker.credit import EpisodeOutcome, call_rewards, episode_reward
+from tracker.errors import CorruptRecord, LeaseLost
+from tracker.ledger import SqlLedger
+from tracker.samples import Row
+from tracker.types import (
+    Batch,
+    Call,
+    EpisodeState,
+    EpisodeStatus,
+    Group,
+    GroupState,
+    Policy,
+    RunSettings,
+    SkipReason,
+    Version,
+)
+from trainer.config import TrainerSettings
+from trainer.steps import Step
+from trainer.taking import Course, LoadedGroup, Verdict, credited_rows, manifest_of, verdicts
+from trainer.weights import check_loss
+
+LOOK_AHEAD: Final = 256
+"""How many ready groups are looked at."""
+RECENT_BATCHES: Final = 64
+T = TypeVar("T")
+
+
+class Feed:
+    """One policy's batches. Used by one thread; `close` gives the lease back."""
+
+    def __init__(
+        self, settings: TrainerSettings, clock: Clock, holder: str, stop: Event, say: Callable[[str], None]
+    ) -> None:
+        self._settings = settings
+        self._policy = settings.policy.name
+        self._clock = clock
+        self._holder = holder
+        self._stop = stop
+        self._say = say
+        self._said = ""
+        self._fence = 0
+        self._runner = asyncio.Runner()
+        self._ledger = self._run(SqlLedger.connect(settings.stores.database_url, clock))
+
+    def close(self) -> None:
+        """Let another trainer take over at once."""
+        try:
+            if self._fence:
+                self._run(self._ledger.release_lease(self._policy, self._fence))
+            self._run(self._ledger.close())
+        finally:
+            self._runner.close()
+
+    # The lease.
+
+    def acquire(self) -> bool:
+        """Wait for the lease; False if told to stop meanwhile."""
+        while not self._stop.is_set():
+            fence = self._renewed()
+            if fence is not None:
+                self._fence = fence
+                return True
+            self._tell(f"waiting: another trainer holds policy {self._policy}")
+            self._stop.wait(self._settings.poll_s)
+        return False
+
+    def renew(self) -> None:
+        """Hold on to the lease before something long; raises `LeaseLost` if another trainer has it."""
+        if self._renewed() != self._fence:
+            raise LeaseLost(f"Another trainer holds policy {self._policy} now; this one stops.")
+
+    def _renewed(self) -> int | None:
+        ttl_ms = int(self._settings.lease_ttl_s * 1000)
+        return self._run(self._ledger.take_lease(self._policy, self._holder, self._clock.now_ms(), ttl_ms))
+
+    # What is there.
+
+    def policy(self) -> Policy:
+        return self._run(self._ledger.ensure_policy(self._policy))
+
+    def versions(self) -> list[Version]:
+        return self._run(self._ledger.list_versions(self._policy))
+
+    def recent_batches(self) -> list[Batch]:
+        """Newest first."""
+        return self._run(self._ledger.last_batches(self._policy, RECENT_BATCHES))
+
+    def check_runs(self) -> None:
+        """Refuse a run whose loss does not exist, at start."""
+        for run in self._run(self._ledger.list_runs("default")):
+            check_loss(run.loss)
+
+    # Steps.
+
+    def again(self, batch: Batch) -> Step | None:
+        """A batch that was taken before, with the rows and the credit it was taken with; `None` if it was refused."""
+        return self._checked(self.owned(batch), 0.0)
+
+    def next_step(self, is_current: Callable[[], bool]) -> Step | None:
+        """Wait until a step's groups are ready and take them; `None` when told to stop or no longer current."""
+        started = time.monotonic()
+        while not self._stop.is_set():
+            self.renew()
+            if not is_current():
+                return None
+            batch = self._run(self._take())
+            step = None if batch is None else self._checked(batch, time.monotonic() - started)
+            if step is not None:
+                self._said = ""
+                return step
+            self._stop.wait(self._settings.poll_s)
+        return None
+
+    # What became of them.
+
+    def reserve_version(self, epoch: int) -> Version:
+        return self._run(self._ledger.reserve_version(self._policy, epoch, self._clock.now_ms()))
+
+    def put_version(self, version: Version) -> None:
+        self._run(self._ledger.put_version(version))
+
+    def mark_trained(self, batch: Batch) -> None:
+        self._run(self._ledger.mark_trained(batch))
+
+    def owned(self, batch: Batch) -> Batch:
+        """A batch of an earlier life of this trainer, under the fence of this one."""
+        return msgspec.structs.replace(batch, fence=self._fence)
+
+    def _checked(self, batch: Batch, waited_s: float) -> Step | None:
+        """The step of a batch; one whose rows are not what the engine saw is refused, and its groups are skipped."""
+        try:
+            return self._run(self._step(batch, waited_s))
+        except CorruptRecord as error:
+            self._say(f"step {batch.step}: {error.message}")
+            self._run(self._ledger.drop_batch(batch.batch_id, SkipReason.NO_IDS, self._fence))
+            return None
+
+    async def _take(self) -> Batch | None:
+        """Take the next step's groups if there are enough; skip those that teach nothing on the way."""
+        ready = await self._ledger.ready_groups(self._policy, LOOK_AHEAD)
+        by_run: dict[tuple[str, str], list[Group]] = {}
+        for group in ready:
+            by_run.setdefault((group.tenant, group.run), []).append(group)
+        waits: list[str] = []
+        for (tenant, name), groups in by_run.items():
+            run = await self._ledger.get_run(tenant, name)
+            if len(groups) >= run.groups_per_step:
+                return await self._take_from(groups[: run.groups_per_step], run)
+            waits.append(f"{len(groups)} of {run.groups_per_step} groups ready in run {name}")
+        num_open = await self._ledger.num_groups([GroupState.OPEN])
+        self._tell(f"waiting: {', '.join(waits) or 'no group is ready'}, {num_open} open")
+        return None
+
+    async def _take_from(self, groups: Sequence[Group], run: RunSettings) -> Batch | None:
+        """Take these groups, or skip some of them and take nothing yet."""
+        policy = await self._ledger.ensure_policy(self._policy)
+        course = Course.of(policy.active, await self._ledger.list_versions(self._policy))
+        loaded = [await self._load(group, run) for group in groups]
+        found = verdicts(loaded, run, self._policy, course)
+        if any(verdict.skip for verdict in found):
+            await self._skip(found)
+            return None
+        rewards = [item.reward for group in loaded for item in group.outcomes if item.reward is not None]
+        told = {
+            "tenant": groups[0].tenant,
+            "run": run.run,
+            "reward_mean": sum(rewards) / len(rewards) if rewards else None,
+        }
+        last = await self._ledger.last_batches(self._policy, RECENT_BATCHES)
+        return await self._ledger.take(
+            Batch(
+                batch_id=f"batch-{uuid.uuid4().hex}",
+                policy=self._policy,
+                step=max((batch.step for batch in last), default=0) + 1,
+                epoch=policy.epoch,
+                fence=self._fence,
+                group_ids=tuple(group.group_id for group in groups),
+                credit=tuple(credit for verdict in found for credit in verdict.credit),
+                metrics=json.dumps(told).encode(),
+                created_ms=self._clock.now_ms(),
+            )
+        )
+
+    async def _skip(self, found: Sequence[Verdict]) -> None:
+        for verdict in found:
+            if verdict.skip:
+                self._say(
+                    f"group of task {verdict.group.task!r} (round {verdict.group.round}): {verdict.skip}, skipped"
+                )
+                await self._ledger.skip_group(verdict.group.group_id, verdict.skip, self._policy, self._fence)
+
+    async def _load(self, group: Group, run: RunSettings) -> LoadedGroup:
+        outcomes: list[EpisodeOutcome] = []
+        for member in group.members:
+            if member.state is not EpisodeState.ARCHIVED:
+                continue
+            rewards = await self._ledger.rewards(member.episode_id)
+            outcomes.append(
+                EpisodeOutcome(
+                    episode_id=member.episode_id,
+                    status=member.status or EpisodeStatus.OK,
+                    reward=episode_reward(rewards, run.reward_weights),
+                    calls=await self._calls(member.episode_id),
+                    call_rewards=call_rewards(rewards, run.reward_weights),
+                )
+            )
+        return LoadedGroup(group, tuple(outcomes))
+
+    async def _calls(self, episode_id: str) -> tuple[Call, ...]:
+        blob = await self._ledger.get_timeline(episode_id)
+        return () if blob is None else decode_calls(blob)
+
+    async def _step(self, batch: Batch, waited_s: float) -> Step:
+        """The rows of a taken batch, checked against their receipts."""
+        told: dict[str, Any] = json.loads(batch.metrics)
+        run = await self._ledger.get_run(told["tenant"], told["run"])
+        episodes = dict.fromkeys(item.episode_id for item in batch.credit)
+        calls = {episode_id: await self._calls(episode_id) for episode_id in episodes}
+        rows, advantages = credited_rows(calls, run, self._policy, batch.credit)
+        course = Course.of(
+            (await self._ledger.ensure_policy(self._policy)).active, await self._ledger.list_versions(self._policy)
+        )
+        return Step(
+            batch=batch,
+            rows=rows,
+            advantages=advantages,
+            loss=check_loss(run.loss),
+            lags=_lags(rows, course),
+            reward_mean=told.get("reward_mean"),
+            num_groups=len(batch.group_ids),
+            manifest=manifest_of(rows, {call.call_id: call for listed in calls.values() for call in listed}),
+            waited_s=waited_s,
+        )
+
+    def _tell(self, line: str) -> None:
+        """Say what is waited for, once for each change."""
+        if line != self._said:
+            self._said = line
+            self._say(line)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(work)
+
+
+def _lags(rows: Sequence[Row], course: Course) -> tuple[int, ...]:
+    return tuple(course.lag(row.version) for row in rows)

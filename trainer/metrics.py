@@ -1,0 +1,78 @@
+"""What a step was, as numbers for machines (one JSON line each) and as one line for people. Pure, but for the file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from trainer.steps import Report, Step
+
+
+def step_metrics(step: Step, report: Report) -> dict[str, Any]:
+    """Everything that is known of a step before it is published; `None` where nothing was measured."""
+    return {
+        "step": step.batch.step,
+        "epoch": step.batch.epoch,
+        "batch_id": step.batch.batch_id,
+        "groups": step.num_groups,
+        "episodes": len({row.episode_id for row in step.rows}),
+        "rows": len(step.rows),
+        "loss_type": step.loss,
+        "branches": report.num_branches,
+        "micro_batches": report.num_micro_batches,
+        "trained_tokens": step.num_trained,
+        "raw_tokens": report.num_raw_tokens,
+        "merged_tokens": report.num_merged_tokens,
+        "distinct_tokens": report.num_distinct_tokens,
+        "merge_ratio": report.merge_ratio,
+        "reward_mean": step.reward_mean,
+        "loss": _finite(report.loss),
+        "grad_norm": _finite(report.grad_norm),
+        "entropy": _finite(report.entropy),
+        "kl": report.kl,
+        "ess": _finite(report.ess),
+        "lag_mean": sum(step.lags) / len(step.lags),
+        "lag_max": max(step.lags),
+        "gap_at_no_lag": None if report.gap_at_no_lag is None else asdict(report.gap_at_no_lag),
+        "gap_by_version": {str(version): asdict(gap) for version, gap in report.gap_by_version.items()},
+        "problem": report.problem or None,
+        "wait_s": round(step.waited_s, 3),
+        "train_s": round(report.train_s, 3),
+    }
+
+
+def line(metrics: dict[str, Any]) -> str:
+    """One line for people."""
+    version = "not published" if metrics.get("version") is None else f"version {metrics['version']}"
+    reward = "-" if metrics["reward_mean"] is None else f"{metrics['reward_mean']:.3f}"
+    parts = [
+        f"step {metrics['step']}: {version}",
+        f"reward {reward}",
+        f"{metrics['rows']} rows of {metrics['episodes']} episodes",
+        f"{metrics['merged_tokens']} tokens ({metrics['merge_ratio']:.1f}x merged)",
+        f"loss {_shown(metrics['loss'])}, gradient {_shown(metrics['grad_norm'])}, entropy {_shown(metrics['entropy'])}",
+        f"lag {metrics['lag_mean']:.1f}",
+        f"waited {metrics['wait_s']:.1f} s, trained {metrics['train_s']:.1f} s",
+    ]
+    parts += [f"published {metrics['publish_s']:.1f} s"] if "publish_s" in metrics else []
+    parts += [metrics["detail"]] if metrics.get("detail") else []
+    parts += [metrics["problem"]] if metrics.get("problem") else []
+    return ", ".join(parts)
+
+
+def append(path: Path, metrics: dict[str, Any]) -> None:
+    """Add a line to the file of metrics."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(metrics, separators=(",", ":")) + "\n")
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity."""
+    return value if abs(value) < float("inf") else None
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"

@@ -1,0 +1,185 @@
+"""Publishing a version: number, folder, registration, swap.
+
+A number is reserved before anything is written and never used again. The folder `POLICY@N-DIGEST8` holds
+`adapter_config.json` and `adapter_model.safetensors` and nothing else, is written aside and renamed, and is named in SQL
+before the gateway is asked to serve it. Publishing again what was published before a crash finds the same version by
+its digest. Whether engines really serve it is for the gateway to find out; what it answers is final.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any, Final
+
+import httpx
+import msgspec
+from safetensors.torch import load_file
+from torch import Tensor
+
+from tracker.errors import Conflict, SettingsError
+from tracker.types import Version, VersionState
+from trainer.checkpoints import aside
+from trainer.config import TrainerSettings
+from trainer.feed import Feed
+from trainer.grpo import PolicyTrainer
+from trainer.probe import Point, probe_points
+from trainer.steps import Step
+
+WEIGHTS_FILE: Final = "adapter_model.safetensors"
+SWAP_TIMEOUT_S: Final = 600.0
+FIRST_WAIT_S: Final = 0.5
+LONGEST_WAIT_S: Final = 15.0
+SWAP_ATTEMPTS: Final = 4
+"""A swap that failed is asked for again this often: an engine may have been restarting."""
+PASSING: Final = frozenset({429, 500, 502, 503, 504})
+NOISE: Final = {"float32": 1e-4, "bfloat16": 0.04}
+"""Mean difference between an engine's cached decoding and a full forward pass, where a step measured none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What became of a publication."""
+
+    version: int | None
+    """`None`: agents keep getting the version before."""
+    detail: str = ""
+    interrupted: bool = False
+    """Told to stop before the gateway answered: to be published again at the next start."""
+
+
+class Publisher:
+    """Turns the trainer's weights into versions that agents get."""
+
+    def __init__(
+        self,
+        settings: TrainerSettings,
+        feed: Feed,
+        stop: Event,
+        say: Callable[[str], None],
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._settings = settings
+        self._policy = settings.policy.name
+        self._feed = feed
+        self._stop = stop
+        self._say = say
+        headers = {} if settings.key is None else {"Authorization": f"Bearer {settings.key}"}
+        self._http = httpx.Client(
+            base_url=settings.gateway_url, headers=headers, timeout=SWAP_TIMEOUT_S, transport=transport
+        )
+
+    def close(self) -> None:
+        self._http.close()
+
+    def publish(self, trainer: PolicyTrainer, step: Step, metrics: dict[str, Any], noise: float | None) -> Published:
+        """Publish the weights as they are now; waits for a gateway that is restarting."""
+        previous = self._previous()
+        points = probe_points(trainer, step.rows, None if previous is None else self._weights(previous))
+        try:
+            version = self._write(trainer, step, previous)
+        except Conflict as error:
+            return Published(None, error.message)
+        self._feed.put_version(msgspec.structs.replace(version, metrics=msgspec.json.encode(metrics)))
+        return self._register(version, metrics, points, noise)
+
+    def _previous(self) -> Version | None:
+        """The version agents get now, if its files are there; `None` is the base."""
+        active = self._feed.policy().active
+        found = next((version for version in self._feed.versions() if version.version == active), None)
+        return found if found is not None and (self._folder(found) / WEIGHTS_FILE).is_file() else None
+
+    def _weights(self, version: Version) -> dict[str, Tensor]:
+        return load_file(self._folder(version) / WEIGHTS_FILE)
+
+    def _folder(self, version: Version) -> Path:
+        return self._settings.stores.adapters_dir / version.folder
+
+    def _write(self, trainer: PolicyTrainer, step: Step, previous: Version | None) -> Version:
+        """Reserve a number and write its folder; or find what was written before a crash."""
+        digest = hashlib.sha256(trainer.adapter_bytes()).hexdigest()
+        for known in self._feed.versions():
+            written = known.folder and known.digest == digest and (self._folder(known) / WEIGHTS_FILE).is_file()
+            if written and known.epoch == step.batch.epoch and known.state is not VersionState.WITHDRAWN:
+                return known
+        reserved = self._feed.reserve_version(step.batch.epoch)
+        name = f"{self._policy}@{reserved.version}-{digest[:8]}"
+        version = msgspec.structs.replace(reserved, folder=name, digest=digest)
+        with aside(self._folder(version)) as folder:
+            trainer.write_adapter(folder)
+        return version
+
+    def _register(
+        self, version: Version, metrics: dict[str, Any], points: tuple[Point, ...], noise: float | None
+    ) -> Published:
+        """Ask the gateway to serve it, again and again while it cannot be reached."""
+        body = {
+            "folder": version.folder,
+            "digest": version.digest,
+            "epoch": version.epoch,
+            "metrics": metrics,
+            "probe": {"points": [msgspec.to_builtins(point) for point in points], "noise": self._noise(noise)},
+        }
+        wait_s, swaps_left = FIRST_WAIT_S, SWAP_ATTEMPTS
+        while True:
+            answer, problem = self._post(body)
+            if answer is not None and answer.is_success:
+                return Published(version.version, str(answer.json().get("detail", "")))
+            if answer is not None and answer.status_code not in PASSING:
+                swaps_left -= 1
+                if _code(answer) != "swap_failed" or swaps_left == 0:
+                    return self._refused(answer)
+            self._say(f"version {version.version} is not published yet: {problem}; again in {wait_s:.0f} s")
+            if self._stop.wait(wait_s):
+                return Published(None, problem, interrupted=True)
+            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+            self._feed.renew()
+
+    def _post(self, body: dict[str, Any]) -> tuple[httpx.Response | None, str]:
+        try:
+            answer = self._http.post(f"/v1/policies/{self._policy}/versions", json=body)
+        except httpx.TransportError as error:
+            return (
+                None,
+                f"the gateway at {self._settings.gateway_url} cannot be reached ({error or type(error).__name__})",
+            )
+        return answer, _message(answer)
+
+    def _refused(self, answer: httpx.Response) -> Published:
+        """A conflict is an answer (the swap failed, the epoch is over); anything else is a setting to be mended."""
+        if answer.status_code == httpx.codes.CONFLICT:
+            return Published(None, _message(answer))
+        raise SettingsError(f"The gateway refused a version ({answer.status_code}): {_message(answer)}")
+
+    def _noise(self, measured: float | None) -> float:
+        if measured is not None:
+            return measured
+        return NOISE.get(self._settings.dtype, NOISE["bfloat16"])
+
+
+def timed(work: Callable[[], Published]) -> tuple[Published, float]:
+    """The publication and how many seconds it took."""
+    started = time.monotonic()
+    published = work()
+    return published, time.monotonic() - started
+
+
+def _error(answer: httpx.Response) -> dict[str, Any]:
+    try:
+        found: Any = answer.json()
+    except ValueError:
+        return {}
+    error = found.get("error") if isinstance(found, dict) else None
+    return error if isinstance(error, dict) else {}
+
+
+def _message(answer: httpx.Response) -> str:
+    return str(_error(answer).get("message", f"status {answer.status_code}"))
+
+
+def _code(answer: httpx.Response) -> str:
+    return str(_error(answer).get("code", ""))
