@@ -68,17 +68,19 @@ class Chain:
     (3, True)
     """
 
-    __slots__ = ("_hash", "_rest", "digests")
+    __slots__ = ("_hash", "_rest", "digests", "key")
 
     def __init__(self, key: bytes) -> None:
         self._hash = hashlib.blake2b(key=key, digest_size=DIGEST_BYTES, person=b"hone-chain")
         self._rest = b""
+        self.key = key
         self.digests: list[bytes] = []
 
     def copy(self) -> Chain:
         """An equal chain that grows by itself."""
         other = Chain.__new__(Chain)
-        other._hash, other._rest, other.digests = self._hash.copy(), self._rest, self.digests.copy()
+        other._hash, other._rest = self._hash.copy(), self._rest
+        other.digests, other.key = self.digests.copy(), self.key
         return other
 
     def extend(self, ids: Iterable[int]) -> Chain:
@@ -164,27 +166,29 @@ def expanded(told: Iterable[Part], sequences: Sequences) -> tuple[int, ...]:
 
 
 def index_entries(
-    key: bytes, chain: Chain, prompt: Sequence[int], answers: Sequence[Sequence[int]], known_blocks: int
+    chain: Chain, num_known: int, told: Sequence[Part], prompt: Sequence[int], answers: Sequence[Sequence[int]]
 ) -> list[bytes]:
-    """What later calls of the episode can copy from this one: digest + `SPAN`, for blocks and chunks that are new.
+    """What later calls of the episode can copy from this one: digest + `SPAN`, for its new blocks and chunks.
 
-    `chain` is the prompt's, `known_blocks` the number of its blocks that the episode held already. Chunks of the part
-    that the chain does not cover are told again for every call, so that a copy leads to the latest sequence and
-    neighbouring copies stay one.
+    `chain` is the prompt's, of which `num_known` blocks were known, `told` the prompt's parts. Chunks of what the chain
+    does not cover are told again for every call, so that a copy leads to the latest sequence and neighbouring copies
+    stay one. Blocks are told only where they are mostly new: a prompt whose front changed would add one for every 64
+    ids of its history.
     """
+    covered = num_known * BLOCK_IDS
+    num_copied = sum(part.length for part in told if isinstance(part, Copy)) - covered
+    num_new = len(prompt) - covered - num_copied + sum(map(len, answers))
     entries: list[bytes] = []
-    num_shared = len(chain.digests)
-    covered = known_blocks * BLOCK_IDS
     for choice, sampled in enumerate(answers or [()]):
-        whole = (*prompt, *sampled)
-        digests = chain.copy().extend(sampled).digests
-        first = known_blocks if choice == 0 else num_shared
-        entries += [
-            digest + SPAN.pack(choice, 0, place * BLOCK_IDS) for place, digest in enumerate(digests[first:], first + 1)
-        ]
+        first = num_known if choice == 0 else len(chain.digests)
+        if num_copied <= num_new:
+            digests = chain.copy().extend(sampled).digests[first:]
+            entries += [
+                digest + SPAN.pack(choice, 0, place * BLOCK_IDS) for place, digest in enumerate(digests, first + 1)
+            ]
         entries += [
             piece.digest + SPAN.pack(choice, piece.start, piece.end - piece.start)
-            for piece in chunks(key, whole, max(0, covered - 2 * BLOCK_IDS))
+            for piece in chunks(chain.key, (*prompt, *sampled), max(0, covered - 2 * BLOCK_IDS))
             if choice == 0 or piece.end > len(prompt)
         ]
     return entries

@@ -38,8 +38,9 @@ class RedisKeys:
 
         `m` hash: head, its fixed version and policy, state, status, next (index), engine, `pin:POLICY` -> version,
         `n:POLICY:VERSION` -> calls in flight. `i` hash: call -> index, version, policy, worker, intent. `c` list:
-        records. `k` hash: call -> list index, index, lost. `b` hash: digest -> place. `t` hash: digest -> number and
-        number -> body. `e` list: events.
+        records. `k` hash: call -> list index, index, lost. `b` hash: digest -> place. `t` hash: kind
+        and digest -> number, kind and number -> body (or `=` and the name of its twin), kind -> next number; the kinds
+        are `o` (own) and `m` (message). `e` list: events.
         """
         return [f"{self.prefix}:{{{episode_id}}}:{part}" for part in EPISODE_PARTS]
 

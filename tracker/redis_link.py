@@ -36,13 +36,21 @@ NOT_NOW: Final = ("MISCONF", "NOREPLICAS", "BUSY")
 """Error replies that say the server cannot do it yet."""
 
 
+class Unsent(Unavailable):
+    """Redis cannot be reached, and the commands never left: they had no effect."""
+
+
 class _Job:
     """Commands that are sent in one piece, and who waits for their replies."""
 
-    __slots__ = ("commands", "expires_s", "future", "repeat_until_s")
+    __slots__ = ("expires_s", "future", "is_sent", "num_replies", "packed", "repeat_until_s")
 
-    def __init__(self, commands: Sequence[Command], expires_s: float, repeat_until_s: float | None) -> None:
-        self.commands = commands
+    def __init__(
+        self, packed: Sequence[bytes], num_replies: int, expires_s: float, repeat_until_s: float | None
+    ) -> None:
+        self.packed = packed
+        self.num_replies = num_replies
+        self.is_sent = False
         self.expires_s = expires_s
         self.repeat_until_s = repeat_until_s
         self.future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
@@ -55,6 +63,10 @@ class _Job:
         if not self.future.done():
             self.future.set_exception(error)
 
+    def give_up(self, message: str) -> None:
+        """Tell the caller, also whether the commands may have had an effect."""
+        self.fail(Unavailable(message) if self.is_sent else Unsent(message))
+
     def expire(self) -> None:
         """Give up; if this process itself was late, wait for what may lie in the socket already."""
         loop = asyncio.get_running_loop()
@@ -62,7 +74,7 @@ class _Job:
             self.expires_s = loop.time() + LATE_S
             loop.call_at(self.expires_s, self.expire)
         else:
-            self.fail(Unavailable("Redis does not answer, so nothing can be recorded; try again."))
+            self.give_up("Redis does not answer, so nothing can be recorded; try again.")
 
     @property
     def is_over(self) -> bool:
@@ -104,14 +116,16 @@ class RedisLink:
     async def ask(self, *commands: Command, timeout_s: float, repeat_s: float | None = None) -> list[Any]:
         """The replies, in order; an error reply raises.
 
-        Raises `Unavailable` after `timeout_s`, or at once when the connection is refused or breaks and `repeat_s` is
-        None. With `repeat_s` the commands are sent again on new connections for that long, also if the caller left.
+        Raises `Unavailable` (`Unsent` where that is known) after `timeout_s`, or at once when the connection is refused
+        or breaks and `repeat_s` is None. With `repeat_s` the commands are sent again on new connections for that long,
+        also if the caller left.
         """
         if self._closing:
-            raise Unavailable("The connection to Redis is closed.")
+            raise Unsent("The connection to Redis is closed.")
         loop = asyncio.get_running_loop()
         now_s = loop.time()
-        job = _Job(commands, now_s + timeout_s, None if repeat_s is None else now_s + repeat_s)
+        packed = self._connection.pack_commands(commands)
+        job = _Job(packed, len(commands), now_s + timeout_s, None if repeat_s is None else now_s + repeat_s)
         self._queue.append(job)
         self._wake.set()
         timer = loop.call_at(job.expires_s, job.expire)
@@ -144,17 +158,23 @@ class RedisLink:
         return jobs
 
     async def _exchange(self, jobs: list[_Job]) -> None:
-        """Send all, read all. A job that was answered is taken off the list, so the rest is what must be repeated."""
+        """Send all, read all. A job that was answered is taken off the list, so the rest is what must be repeated.
+
+        Whoever gave up while the connection was made is left out: what he was told was not sent, is not.
+        """
         if not self._connection.is_connected:
             async with asyncio.timeout(self._connect_timeout_s):
                 await self._connection.connect()
             self.num_connects += 1
-        packed = self._connection.pack_commands([command for job in jobs for command in job.commands])
+        jobs[:] = [job for job in jobs if not job.is_over]
+        for job in jobs:
+            job.is_sent = True
+        packed = [chunk for job in jobs for chunk in job.packed]
         async with asyncio.timeout(self._stall_timeout_s):
             await self._connection.send_packed_command(packed, check_health=False)
         not_now: list[_Job] = []
         while jobs:
-            replies = [await self._reply() for _ in jobs[0].commands]
+            replies = [await self._reply() for _ in range(jobs[0].num_replies)]
             job = jobs.pop(0)
             if not self._settle(job, replies):
                 not_now.append(job)
@@ -193,7 +213,7 @@ class RedisLink:
         again = [job for job in jobs if _may_repeat(job)]
         for job in jobs:
             if not _may_repeat(job):
-                job.fail(Unavailable(f"Redis cannot be reached: {error or type(error).__name__}"))
+                job.give_up(f"Redis cannot be reached: {error or type(error).__name__}")
         if again:
             self._queue.extendleft(reversed(again))
             await asyncio.sleep(LATE_S)

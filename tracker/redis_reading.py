@@ -6,19 +6,21 @@ Pure: the commands are `redis_store.py`'s, what the scripts wrote is told in `re
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from tracker.codec import Shelf, read_shelf
 from tracker.errors import CorruptRecord
+from tracker.records import Shelf, read_shelf
 from tracker.store import EpisodeView
 from tracker.types import Call, EpisodeHead, EpisodeState, EpisodeStatus, Event, Intent
 
 _INTENT: Final = struct.Struct(">II")
 """index, version; then policy and worker, each ended by a zero byte."""
-_DIGEST_FIELD_BYTES: Final = 16
+_TWIN: Final = b"="
+_MAX_FIELD_BYTES: Final = 16
+"""A digest's field has one more."""
 _PIN: Final = b"pin:"
 
 
@@ -59,15 +61,31 @@ def view_of(state: Sequence[bytes], intents: Sequence[bytes], shelf: Shelf, even
 
 
 def shelf_of(episode_id: str, records: Sequence[bytes], names: Sequence[bytes], bodies: Sequence[bytes]) -> Shelf:
-    """Records with what is needed to read them. A body's field is its number, a digest's is 16 bytes long."""
+    """Records with what is needed to read them. A body's field is its kind and a short number."""
     named: dict[int, tuple[str, int]] = {}
     for call_id, value in pairs(names):
         position, index, _lost = value.decode().split(":")
         named[int(position)] = (call_id.decode(), int(index))
-    numbered = {
-        int(field): body for field, body in pairs(bodies) if len(field) < _DIGEST_FIELD_BYTES and field.isdigit()
+    stored: dict[bytes, bytes] = {
+        field: body for field, body in pairs(bodies) if field[1:].isdigit() and len(field) <= _MAX_FIELD_BYTES
     }
-    return Shelf(episode_id=episode_id, records=tuple(records), bodies=numbered, names=named)
+    return Shelf(
+        episode_id=episode_id,
+        records=tuple(records),
+        own=_numbered(stored, b"o"),
+        messages=_numbered(stored, b"m"),
+        names=named,
+    )
+
+
+def _numbered(stored: Mapping[bytes, bytes], kind: bytes) -> dict[int, bytes]:
+    """Bodies of one kind by number; a twin is looked up, and missing if it is not there."""
+    found: dict[int, bytes] = {}
+    for field, body in stored.items():
+        whole = stored.get(body[1:]) if body.startswith(_TWIN) else body
+        if field.startswith(kind) and whole is not None:
+            found[int(field[1:])] = whole
+    return found
 
 
 def _index(one: Call | Intent) -> int:

@@ -50,10 +50,11 @@ class Ending(Record, frozen=True):
     episode_id: str
     call_id: str
     record: bytes
-    digests: tuple[bytes, ...]
-    """Of all bodies the record names, in order."""
-    bodies: tuple[tuple[bytes, bytes], ...]
-    """Those that may not be stored yet."""
+    own: tuple[bytes, ...]
+    messages: tuple[bytes, ...]
+    """Digests of the bodies the record names, in order."""
+    bodies: dict[bytes, bytes]
+    """Those that may not be stored yet, by digest."""
     entries: tuple[bytes, ...]
     """digest + span, for the block index."""
     lost: bool = False
@@ -187,7 +188,10 @@ while low < high do
 end
 local missing = {}
 for n = 0, #digests / 16 - 1 do
-  if redis.call('HEXISTS', t, string.sub(digests, n * 16 + 1, n * 16 + 16)) == 0 then missing[#missing + 1] = n end
+  local digest = string.sub(digests, n * 16 + 1, n * 16 + 16)
+  if redis.call('HEXISTS', t, 'o' .. digest) == 0 and redis.call('HEXISTS', t, 'm' .. digest) == 0 then
+    missing[#missing + 1] = n
+  end
 end
 return {low, place, missing}
 """,
@@ -198,23 +202,37 @@ _END: Final = Script(
     """
 local due = KEYS[8]
 local prefix, ttl, episode, call, lost = unpack(ARGV, 1, 5)
-local record, digests, spans, span_bytes = unpack(ARGV, 6, 9)
+local record, own, messages, spans, span_bytes = unpack(ARGV, 6, 10)
 local known = redis.call('HGET', k, call)
 if known then return string.sub(known, -1) == '1' and 'lost' or 'known' end
 local intent = redis.call('HGET', i, call)
 if not intent then return 'refused' end
 local index = unpacked(intent)
 
-local number = redis.call('HLEN', t) / 2
-for n = 10, #ARGV, 2 do
-  if redis.call('HSETNX', t, ARGV[n], number) == 1 then
-    redis.call('HSET', t, tostring(number), ARGV[n + 1])
-    number = number + 1
-  end
+local bodies = {}
+for n = 11, #ARGV, 2 do bodies[ARGV[n]] = ARGV[n + 1] end
+
+-- A body's number among its kind ('o' own, 'm' message). One that the other kind holds already is stored as its name.
+local function number(kind, digest)
+  local found = redis.call('HGET', t, kind .. digest)
+  if found then return tonumber(found) end
+  local other = kind == 'o' and 'm' or 'o'
+  local twin = redis.call('HGET', t, other .. digest)
+  local body = twin and ('=' .. other .. twin) or bodies[digest]
+  if not body then return nil end
+  local new = redis.call('HINCRBY', t, kind, 1) - 1
+  redis.call('HSET', t, kind .. digest, new, kind .. new, body)
+  return new
 end
-local ranges = {}
-for n = 1, #digests, 16 do
-  local found = tonumber(redis.call('HGET', t, string.sub(digests, n, n + 15)))
+
+local owned, ranges = {}, {}
+for n = 1, #own, 16 do
+  local found = number('o', string.sub(own, n, n + 15))
+  if not found then return 'missing' end
+  owned[#owned + 1] = found
+end
+for n = 1, #messages, 16 do
+  local found = number('m', string.sub(messages, n, n + 15))
   if not found then return 'missing' end
   local last = #ranges
   if last > 0 and ranges[last - 1] + ranges[last] == found then
@@ -223,7 +241,7 @@ for n = 1, #digests, 16 do
     ranges[last + 1], ranges[last + 2] = found, 1
   end
 end
-local numbers = cmsgpack.pack(ranges)
+local numbers = cmsgpack.pack({owned, ranges})
 local position = redis.call('RPUSH', c, struct.pack('>I4', #numbers) .. numbers .. record) - 1
 redis.call('HSET', k, call, position .. ':' .. index .. ':' .. lost)
 local place = struct.pack('>I4', position)
@@ -331,6 +349,12 @@ _ROUTING: Final = Script(
 )
 _HEARTBEAT: Final = Script("return redis.call('SET', KEYS[1], '1', 'PX', ARGV[1])", allow_oom=True)
 
+ALL: Final = (
+    *(_OPEN, _BEGIN, _LOCATE, _END, _FORGET, _FINISH),
+    *(_SEAL, _EVENT, _EXPIRE, _DELETE, _ROUTING, _HEARTBEAT),
+)
+"""To be loaded when a store connects, so that the first calls need not carry the source."""
+
 
 async def open_episode(run: Run, keys: RedisKeys, head: EpisodeHead) -> str:
     """`ok`, also where it is open already, or `deleted`."""
@@ -382,9 +406,10 @@ async def end_call(run: Run, keys: RedisKeys, ending: Ending) -> str:
     """`ok`, `known` (recorded before), `lost` (given up before), `refused` (no intent) or `missing` (a body)."""
     arguments: list[Argument] = [
         *(keys.prefix, EPISODE_TTL_MS, ending.episode_id, ending.call_id, int(ending.lost), ending.record),
-        *(b"".join(ending.digests), b"".join(ending.entries), len(ending.entries[0]) if ending.entries else 1),
+        *(b"".join(ending.own), b"".join(ending.messages)),
+        *(b"".join(ending.entries), len(ending.entries[0]) if ending.entries else 1),
     ]
-    for digest, body in ending.bodies:
+    for digest, body in ending.bodies.items():
         arguments += (digest, body)
     return _word(await run(_END, [*keys.episode(ending.episode_id), keys.due], arguments))
 

@@ -17,12 +17,12 @@ import msgspec
 from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
 from tracker import redis_scripts as scripts
-from tracker.codec import contents_of, record_of
 from tracker.deltas import BLOCK_IDS, Chain, chunks, episode_key, index_entries, parts
 from tracker.errors import Conflict, Gone, NotFound, SettingsError, Unavailable
 from tracker.intents import lost_call
+from tracker.records import contents_of, record_of
 from tracker.redis_keys import RedisKeys
-from tracker.redis_link import Command, RedisLink
+from tracker.redis_link import Command, RedisLink, Unsent
 from tracker.redis_reading import head_of, intent_of, pairs, shelf_of, view_of
 from tracker.redis_strength import WANTED, check_durability, check_server, parse_info
 from tracker.store import Begun, EpisodeView, Routing
@@ -69,6 +69,8 @@ class RedisStore:
         store._reads.start()
         try:
             await store._check(store._patience.control_s)
+            sources = (("SCRIPT", "LOAD", script.source) for script in scripts.ALL)
+            await store._calls.ask(*sources, timeout_s=store._patience.control_s)
         except BaseException:
             await store.close()
             raise
@@ -122,6 +124,8 @@ class RedisStore:
             begun = await scripts.begin_call(self._hurried, self._keys, intent, pin, engine)
         except OutOfMemoryError as error:
             raise _full() from error
+        except Unsent:
+            raise
         except (Unavailable, asyncio.CancelledError):
             self._own(scripts.forget_call(self._patient(), self._keys, intent))
             raise
@@ -208,7 +212,8 @@ class RedisStore:
         run, key = self._patient(), episode_key(call.episode_id)
         chain = Chain(key).extend(call.prompt_ids)
         contents = contents_of(call)
-        located = await scripts.locate(run, self._keys, call.episode_id, chain.digests, contents.digests)
+        wanted = (*contents.own, *contents.messages)
+        located = await scripts.locate(run, self._keys, call.episode_id, chain.digests, wanted)
         pieces = chunks(key, call.prompt_ids, located.num_blocks * BLOCK_IDS)
         places = await self._places(call.episode_id, [piece.digest for piece in pieces])
         told = parts(call.prompt_ids, located.place, pieces, places)
@@ -217,9 +222,10 @@ class RedisStore:
             episode_id=call.episode_id,
             call_id=call.call_id,
             record=record_of(call, told, contents),
-            digests=contents.digests,
-            bodies=tuple((contents.digests[n], contents.bodies[contents.digests[n]]) for n in located.missing),
-            entries=tuple(index_entries(key, chain, call.prompt_ids, answers, located.num_blocks)),
+            own=contents.own,
+            messages=contents.messages,
+            bodies={wanted[n]: contents.bodies[wanted[n]] for n in located.missing},
+            entries=tuple(index_entries(chain, located.num_blocks, told, call.prompt_ids, answers)),
             lost=lost,
         )
         return await scripts.end_call(run, self._keys, ending)
@@ -273,12 +279,15 @@ class RedisStore:
     ) -> Any:
         """Run a script by its digest; send its source where Redis does not know it (a new server, SCRIPT FLUSH)."""
         operands = (len(keys), *keys, *arguments)
+        started_s = asyncio.get_running_loop().time()
         try:
             [reply] = await self._calls.ask(
                 ("EVALSHA", script.digest, *operands), timeout_s=timeout_s, repeat_s=repeat_s
             )
         except NoScriptError:
-            [reply] = await self._calls.ask(("EVAL", script.source, *operands), timeout_s=timeout_s, repeat_s=repeat_s)
+            left_s = max(0.0, timeout_s - (asyncio.get_running_loop().time() - started_s))
+            repeat_s = left_s if repeat_s is not None else None
+            [reply] = await self._calls.ask(("EVAL", script.source, *operands), timeout_s=left_s, repeat_s=repeat_s)
         return reply
 
     async def _read(self, *command: str | bytes | int) -> Any:

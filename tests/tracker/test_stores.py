@@ -11,12 +11,14 @@ from tests.tracker.call_strategies import call_of, episodes, intent
 from tracker.clock import SystemClock
 from tracker.errors import Conflict, Gone, NotFound
 from tracker.memory_store import MemoryStore
-from tracker.redis_store import RedisStore
+from tracker.redis_store import Patience, RedisStore
 from tracker.store import EpisodeStore, Routing
 from tracker.types import Call, CallState, EpisodeHead, EpisodeState, EpisodeStatus, Event, Reason
 
 HEAD = EpisodeHead(episode_id="ep-1", task="t", policy="solver", metadata=b'{"a":1}')
 FAR_MS = 2**50
+PATIENT = Patience(begin_s=5)
+"""A busy machine must not decide whether a promise holds."""
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -24,7 +26,7 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[EpisodeStore]:
     if request.param == "memory":
         yield MemoryStore(SystemClock())
         return
-    store = await RedisStore.connect(request.getfixturevalue("redis_url"))
+    store = await RedisStore.connect(request.getfixturevalue("redis_url"), patience=PATIENT)
     yield store
     await store.close()
 
@@ -352,11 +354,11 @@ async def test_calls_are_read_in_the_order_in_which_they_began(store: EpisodeSto
     assert (await store.view("ep-1")).calls == tuple(made)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(made=episodes())
 def test_what_was_recorded_is_read_back_in_every_field(redis_url: str, made: tuple[Call, ...]) -> None:
     async def record_and_read() -> None:
-        store = await RedisStore.connect(redis_url, f"law{uuid.uuid4().hex}")
+        store = await RedisStore.connect(redis_url, f"law{uuid.uuid4().hex}", patience=PATIENT)
         await store.open(HEAD)
         for call in made:
             await store.begin_call(intent(call.call_id, policy=call.policy), "episode", None)
