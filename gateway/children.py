@@ -38,6 +38,8 @@ class Program(Record, frozen=True):
     cwd: str
     start_s: float = 180.0
     grace_s: float = 15.0
+    may_finish: bool = False
+    """Ending with code 0 means that its work is done; it is not started again."""
     advice: str = ""
     """What a person can do if it does not start."""
 
@@ -63,7 +65,11 @@ class Child:
     """One program and the process that runs it now."""
 
     def __init__(
-        self, program: Program, log: Path, is_ready: Callable[[], Awaitable[bool]], say: Callable[[str], None]
+        self,
+        program: Program,
+        log: Path,
+        is_ready: Callable[[Child], Awaitable[bool]],
+        say: Callable[[str], None],
     ) -> None:
         self.program = program
         self.log = log
@@ -71,6 +77,7 @@ class Child:
         self._say = say
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = False
+        self._log_start = 0
         self.num_restarts = 0
 
     @property
@@ -78,11 +85,17 @@ class Child:
         """Of the process that runs now; None where none does."""
         return self._process.pid if self._process and self._process.returncode is None else None
 
+    def printed(self) -> str:
+        """What its present process has printed so far."""
+        with self.log.open("rb") as log:
+            log.seek(self._log_start)
+            return log.read().decode(errors="replace")
+
     async def start(self) -> None:
         """Start it and wait until it is ready."""
         await self._spawn()
         deadline = time.monotonic() + self.program.start_s
-        while not await self._is_ready():
+        while not await self._is_ready(self):
             if self.pid is None:
                 raise self._failure(f"ended at start with code {self._code()}")
             if time.monotonic() > deadline:
@@ -96,7 +109,7 @@ class Child:
             started = time.monotonic()
             if self._process is not None:
                 await self._process.wait()
-            if self._stopping:
+            if self._stopping or (self.program.may_finish and self._code() == 0):
                 return
             backoff_s = FIRST_BACKOFF_S if time.monotonic() - started > STEADY_S else backoff_s
             self._say(f"{self.program.name} ended with code {self._code()}; starting it again in {backoff_s:.1f} s")
@@ -125,6 +138,7 @@ class Child:
     async def _spawn(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
+            self._log_start = log.tell()
             self._process = await asyncio.create_subprocess_exec(
                 *ends_with_parent(self.program.argv),
                 stdin=asyncio.subprocess.DEVNULL,

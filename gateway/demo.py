@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -104,9 +104,10 @@ async def _play(settings: DemoSettings, stack: LocalStack, script: Path, console
             training = Training(driver, training_tasks(settings.seed), settings.steps)
             version = await training.run()
             after = await evaluate(driver, "held-out after", held_out, version)
-        figures = await training_figures(admin, version)
+        figures = await training_figures(admin)
     facts = {
         "seconds": time.monotonic() - started,
+        "version": version,
         "model": settings.model,
         "seed": settings.seed,
         "temperature": TEMPERATURE,
@@ -114,11 +115,35 @@ async def _play(settings: DemoSettings, stack: LocalStack, script: Path, console
     return summarise(before, after, figures, training.points, facts)
 
 
-async def training_figures(reader: Client, version: int) -> TrainingFigures:
+async def training_figures(reader: Client) -> TrainingFigures:
     """What the reading endpoints say of the training run."""
     episodes = [item async for item in reader.episodes(TRAIN_RUN)]
-    batches = [item async for item in reader.batches()]
-    raise NotImplementedError
+    steps = [batch["metrics"] async for batch in reader.batches() if batch["state"] == "trained"]
+    gaps = [step["gap_at_no_lag"] for step in steps if step["gap_at_no_lag"]]
+    rows = sum(step["rows"] for step in steps)
+    raw, merged = sum(step["raw_tokens"] for step in steps), sum(step["merged_tokens"] for step in steps)
+    return TrainingFigures(
+        episodes=len(episodes),
+        calls=sum(item["num_calls"] or 0 for item in episodes),
+        excluded=sum(item["num_excluded"] or 0 for item in episodes),
+        steps=len(steps),
+        trained_episodes=sum(step["episodes"] for step in steps),
+        rows=rows,
+        branches=sum(step["branches"] for step in steps),
+        raw_tokens=raw,
+        distinct_tokens=sum(step["distinct_tokens"] for step in steps),
+        merge_ratio=raw / merged if merged else 1.0,
+        trained_tokens=sum(step["trained_tokens"] for step in steps),
+        versions=sum(step["version"] is not None for step in steps),
+        lag_mean=sum(step["lag_mean"] * step["rows"] for step in steps) / rows if rows else 0.0,
+        logprob_gap_mean=weighted_mean([(gap["mean"], gap["num_tokens"]) for gap in gaps]),
+    )
+
+
+def weighted_mean(pairs: Sequence[tuple[float, int]]) -> float | None:
+    """Mean of values by their counts; None where nothing was counted."""
+    num_counted = sum(count for _, count in pairs)
+    return sum(value * count for value, count in pairs) / num_counted if num_counted else None
 
 
 def agent_script() -> Path:

@@ -51,12 +51,15 @@ class TrainingFigures(Record, frozen=True, omit_defaults=False):
     episodes: int
     calls: int
     excluded: int
+    steps: int
+    trained_episodes: int
+    """Episodes of the groups that were trained; a group whose scores are all equal teaches nothing and is skipped."""
     rows: int
     """Choices of calls that the loss saw."""
-    samples: int
-    """Merged branches of the included calls."""
+    branches: int
+    """The sequences these were merged into."""
     raw_tokens: int
-    """What the included calls would cost as one row each."""
+    """What the rows would cost one by one."""
     distinct_tokens: int
     """What they cost when each prefix is run once."""
     merge_ratio: float
@@ -76,6 +79,8 @@ class Summary(Record, frozen=True, omit_defaults=False):
     after: Evaluation
     gain: Interval
     seconds: float
+    version: int
+    """The one that was live at the end."""
     versions: int
     calls: int
     rows: int
@@ -175,7 +180,7 @@ def _success_table(summary: Summary) -> Table:
     table = Table(title=f"Held-out tasks, sampled at temperature {summary.temperature:g}")
     for column in ("", "solved", "95 % interval", "mean reward", "episodes"):
         table.add_column(column, justify="left" if not column else "right")
-    for name, row in (("before (version 0)", summary.before), (f"after (version {summary.versions})", summary.after)):
+    for name, row in (("before (version 0)", summary.before), (f"after (version {summary.version})", summary.after)):
         interval = f"{row.low:.1%} to {row.high:.1%}"
         table.add_row(name, f"{row.mean:.1%}", interval, f"{row.reward:.2f}", str(row.n))
     gain = summary.gain
@@ -193,13 +198,14 @@ def _calls_table(summary: Summary) -> Table:
     for name, value in (
         ("calls recorded", f"{training.calls:,}"),
         ("excluded with a reason", f"{training.excluded:,}"),
+        ("episodes in groups that teach something", f"{training.trained_episodes:,}"),
         ("rows that the loss saw", f"{training.rows:,}"),
-        ("branches they merge into", f"{training.samples:,}"),
-        ("tokens as one row a call", f"{training.raw_tokens:,}"),
+        ("branches they were merged into", f"{training.branches:,}"),
+        ("tokens of the rows one by one", f"{training.raw_tokens:,}"),
         ("distinct tokens", f"{training.distinct_tokens:,}"),
         ("merge ratio", f"{training.merge_ratio:.2f}"),
         ("sampled tokens trained", f"{training.trained_tokens:,}"),
-        ("versions published", str(training.versions)),
+        ("steps, versions published", f"{training.steps}, {training.versions}"),
         ("mean lag, in versions", f"{training.lag_mean:.2f}"),
         ("log-probability gap at zero lag", "not measured" if gap is None else f"{gap:.4f}"),
         ("seconds in all", f"{summary.seconds:.0f}"),

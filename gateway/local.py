@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import signal
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -39,7 +38,9 @@ WATCH_S: Final = 2.0
 LOOK_S: Final = 2.0
 """How long one look at a child's health may take."""
 Say = Callable[[str], None]
-IsReady = Callable[[], Awaitable[bool]]
+IsReady = Callable[[Child], Awaitable[bool]]
+TRAINER_READY: Final = ("waiting:", "going on from", "trained again")
+"""The trainer has no port; it says when it has loaded its model and looks for groups."""
 
 
 class LocalStack:
@@ -104,7 +105,7 @@ async def _start(stack: LocalStack) -> None:
         if await _redis_answers(redis):
             stack.say("redis answers already in this data folder: it is used as it is")
         else:
-            await stack.add(redis_program(plan), functools.partial(_redis_answers, redis))
+            await stack.add(redis_program(plan), lambda _: _redis_answers(redis))
     stack.keys = await _migrate_and_make_keys(plan.settings.stores)
     async with httpx.AsyncClient(timeout=LOOK_S) as http:
         for number, engine in enumerate(plan.engines):
@@ -112,7 +113,7 @@ async def _start(stack: LocalStack) -> None:
             await stack.add(engine_program(plan, engine, name), _answers(http, f"{engine.url}/health"))
         await stack.add(gateway_program(plan), _answers(http, f"{plan.listen_url}/health/ready"))
     for policy in plan.settings.stores.policies:
-        await stack.add(trainer_program(plan, policy.name, stack.keys[Scope.TRAINER]), _always)
+        await stack.add(trainer_program(plan, policy.name, stack.keys[Scope.TRAINER]), _looks_for_groups)
 
 
 async def _migrate_and_make_keys(stores: StoreSettings) -> dict[Scope, str]:
@@ -195,8 +196,8 @@ def _tell(console: Console, status: Status, line: str) -> None:
     status.update(line)
 
 
-async def _always() -> bool:
-    return True
+async def _looks_for_groups(trainer: Child) -> bool:
+    return any(line.startswith(TRAINER_READY) for line in trainer.printed().splitlines())
 
 
 async def _redis_answers(redis: EmbeddedRedis) -> bool:
@@ -208,7 +209,7 @@ async def _redis_answers(redis: EmbeddedRedis) -> bool:
 
 
 def _answers(http: httpx.AsyncClient, url: str) -> IsReady:
-    async def is_ready() -> bool:
+    async def is_ready(_: Child) -> bool:
         try:
             return (await http.get(url)).is_success
         except httpx.TransportError:

@@ -136,7 +136,7 @@ def trainer_program(plan: LocalPlan, policy: str, key: str) -> Program:
     """The trainer of one policy, with the key by which it publishes."""
     name = "trainer" if len(plan.settings.stores.policies) == 1 else f"trainer-{policy}"
     program = _program(plan, name, "trainer", "--policy", policy)
-    return msgspec.structs.replace(program, env=program.env | {"HONE_TRAINER_KEY": key})
+    return msgspec.structs.replace(program, may_finish=True, env=program.env | {"HONE_TRAINER_KEY": key})
 
 
 def _program(plan: LocalPlan, name: str, module: str, *arguments: str) -> Program:

@@ -62,6 +62,7 @@ async def test_two_steps_end_to_end(tiny_model: Path, tmp_path: Path):
                 for episode_id in await trained_episodes(play, batch)
             ]
             assert len(sampled) == len(batch["group_ids"]) * GROUP_SIZE
-            assert metrics["train/num_trained_tokens"] == sum(sampled)
+            assert metrics["trained_tokens"] == sum(sampled)
         first = (await play.batches())[0]["metrics"]
-        assert first["train/gap_at_no_lag_max"] <= 1e-4, first
+        assert first["gap_at_no_lag"]["maximum"] <= 1e-4, first
+        assert first["lag_max"] == 0

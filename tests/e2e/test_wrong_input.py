@@ -224,7 +224,7 @@ async def running_gateway(folder: Path) -> AsyncIterator[Running]:
         argv = (sys.executable, "-m", "gateway.cli", "gateway")
         program = Program(name="gateway", argv=argv, env=env, cwd=str(folder))
 
-        async def is_ready() -> bool:
+        async def is_ready(_: Child) -> bool:
             try:
                 return (await http.get("/health/ready")).is_success
             except httpx.TransportError:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,15 +17,15 @@ STEADY = "import time\nprint('up', flush=True)\nwhile True: time.sleep(1)"
 STUBBORN = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(60)"
 
 
-def program(tmp_path: Path, source: str, **fields: float) -> Program:
+def program(tmp_path: Path, source: str, **fields: Any) -> Program:
     argv = (sys.executable, "-c", source)
     return Program(name="worker", argv=argv, env=dict(os.environ), cwd=str(tmp_path), advice="Do this.", **fields)
 
 
-def child(tmp_path: Path, source: str, said: list[str] | None = None, **fields: float) -> Child:
+def child(tmp_path: Path, source: str, said: list[str] | None = None, **fields: Any) -> Child:
     log = tmp_path / "logs" / "worker.log"
 
-    async def is_up() -> bool:
+    async def is_up(_: Child) -> bool:
         return "up" in tail(log)
 
     told = said if said is not None else []
@@ -94,6 +95,15 @@ async def test_a_child_that_keeps_dying_is_started_more_and_more_slowly(tmp_path
         await until(lambda: len(said) >= 3)
     waits = [float(line.rpartition(" in ")[2].removesuffix(" s")) for line in said[:3]]
     assert waits == [0.2, 0.4, 0.8]
+
+
+async def test_a_child_whose_work_is_done_is_left_alone(tmp_path: Path):
+    said: list[str] = []
+    one = child(tmp_path, "print('up')", said, may_finish=True)
+    await one.start()
+    await asyncio.wait_for(one.keep(), 20)
+    assert said == []
+    assert one.printed() == "up\n"
 
 
 async def test_a_child_that_ignores_the_signal_to_end_is_killed_after_its_grace(tmp_path: Path):

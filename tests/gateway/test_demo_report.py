@@ -11,7 +11,9 @@ FIGURES = TrainingFigures(
     calls=500,
     excluded=2,
     rows=498,
-    samples=320,
+    branches=320,
+    steps=10,
+    trained_episodes=320,
     raw_tokens=38_000,
     distinct_tokens=25_000,
     merge_ratio=1.5,
@@ -27,7 +29,9 @@ def summary() -> Summary:
     before = {f"item-{number}": [float(draw.random() < 0.1) for _ in range(4)] for number in range(36)}
     after = {f"item-{number}": [float(draw.random() < 0.9) for _ in range(4)] for number in range(36)}
     points = [GroupPoint(version=n // 4, reward=n / 40, solved=n / 50) for n in range(40)]
-    return summarise(before, after, FIGURES, points, {"seconds": 300.0, "model": "m", "seed": 0, "temperature": 1.0})
+    return summarise(
+        before, after, FIGURES, points, {"seconds": 300.0, "version": 10, "model": "m", "seed": 0, "temperature": 1.0}
+    )
 
 
 def test_the_file_has_the_figures_that_were_promised_and_reads_back_equal():
@@ -44,7 +48,11 @@ def test_the_file_has_the_figures_that_were_promised_and_reads_back_equal():
 
 def test_half_a_success_is_no_success():
     made = summarise(
-        {"a": [0.5]}, {"a": [1.0]}, FIGURES, [], {"seconds": 1.0, "model": "m", "seed": 0, "temperature": 1}
+        {"a": [0.5]},
+        {"a": [1.0]},
+        FIGURES,
+        [],
+        {"seconds": 1.0, "version": 1, "model": "m", "seed": 0, "temperature": 1},
     )
     assert (made.before.mean, made.before.reward, made.after.mean) == (0.0, 0.5, 1.0)
 
