@@ -45,6 +45,7 @@ class GenerateBody(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
     # Known, and refused unless they say what would happen without them.
     presence_penalty: float | None = None
     frequency_penalty: float | None = None

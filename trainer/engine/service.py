@@ -116,7 +116,8 @@ class Service:
             has_usage=bool(body.stream_options and body.stream_options.include_usage),
             has_tools=isinstance(body, ChatBody) and bool(body.tools) and body.tool_choice != "none",
         )
-        shape: Shape = ChatShape(wanted, self._token_text) if is_chat else CompletionShape(wanted, self._token_text)
+        token_text = _token_name if body.return_tokens_as_token_ids else self._token_text
+        shape: Shape = ChatShape(wanted, token_text) if is_chat else CompletionShape(wanted, token_text)
         texts = self._texts(body, prompt_ids, num_choices)
         return Answer(wanted, shape, bool(body.stream), self._pieces(version, asks, texts))
 
@@ -180,3 +181,8 @@ class Service:
                 yield piece
         finally:
             self.worker.cancel(tickets)
+
+
+def _token_name(token_id: int) -> str:
+    """How vLLM writes a token in log-probabilities where its id was asked for: texts of two tokens may be equal."""
+    return f"token_id:{token_id}"

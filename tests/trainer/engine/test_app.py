@@ -112,6 +112,16 @@ def test_a_completion_stream_says_the_same_as_the_whole_answer(engine: str) -> N
         assert len(choice["logprobs"]["tokens"]) == len(choice["token_ids"])
 
 
+def test_log_probabilities_name_tokens_by_id_where_that_is_asked_for(engine: str) -> None:
+    choice = completion(
+        engine, prompt=[7], logprobs=20, max_tokens=1, return_tokens_as_token_ids=True, return_token_ids=True
+    )["choices"][0]
+    assert choice["logprobs"]["tokens"] == [f"token_id:{choice['token_ids'][0]}"]
+    top = choice["logprobs"]["top_logprobs"][0]
+    assert len(top) in (20, 21)
+    assert all(name.startswith("token_id:") for name in top)
+
+
 def test_token_ids_as_a_prompt_equal_the_text(engine: str) -> None:
     text = completion(engine, prompt="some words", return_token_ids=True, logprobs=0)
     ids = text["choices"][0]["prompt_token_ids"]
