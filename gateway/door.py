@@ -21,8 +21,9 @@ from gateway.dependencies import Services
 from gateway.dialects.base import Dialect, Limits
 from gateway.dialects.chat import Chat
 from gateway.identity import Claims, call_id_of, episode_of
+from gateway.orders import Order
 from gateway.paths import AgentPath, normalise
-from gateway.proxy import Order, Proxy
+from gateway.proxy import Proxy
 from gateway.replies import ClientWatch, Message, Receive, Reply, Send
 from gateway.routing import PolicyRoute, find_policy
 from gateway.upstream import Upstream

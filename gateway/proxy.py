@@ -12,51 +12,27 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Final, cast
 
-from gateway.admission import BEST_EFFORT, Admission, Admitted, ended
+from gateway.admission import BEST_EFFORT, Admission, ended
 from gateway.capture import MALFORMED, Capture, EndTokens
 from gateway.dependencies import Services
-from gateway.dialects.base import Asked, Dialect, Json
+from gateway.dialects.base import Json
 from gateway.engines import Placement
 from gateway.messages import decode_json_value, encode_json
+from gateway.orders import Order, verdict
 from gateway.replies import ClientGone, ClientWatch, Reply
-from gateway.routing import PolicyRoute, sampling_of, uses_policy_sampling
+from gateway.routing import uses_policy_sampling
 from gateway.sse import SseEvent, encode_event
-from gateway.upstream import EngineRefused, Upstream, error_in
+from gateway.upstream import Upstream, error_in
 from tracker.errors import Gone, HoneError, NotFound, SettingsError, Unavailable, UpstreamFailed
 from tracker.store import Begun
-from tracker.types import Call, CallState, Event, Intent, Reason, Sampling
+from tracker.types import Call, CallState, Event, Intent, Reason
 
 LOG: Final = logging.getLogger("hone.proxy")
 RECORD_PAUSE_S: Final = 0.05
 """Between two tries to record a call while the store is away."""
 ENDLESS: Final = "The engine ended its answer without a finish reason."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """A call that was admitted: all that is known before anything is written."""
-
-    call_id: str
-    admitted: Admitted
-    route: PolicyRoute
-    dialect: Dialect
-    asked: Asked
-    key_id: str
-    body_digest: str
-    retry: int = 0
-    role: str = "main"
-
-    @property
-    def episode_id(self) -> str:
-        return self.admitted.head.episode_id
-
-    @property
-    def sampling(self) -> Sampling:
-        """The settings the engine is sent."""
-        return sampling_of(self.admitted.run, self.route.sampling, self.asked.sampling, self.asked.given)
 
 
 class Proxy:
@@ -232,7 +208,7 @@ class Exchange:
         """The call as it stands now."""
         order, capture = self._order, self._capture
         sampling = order.sampling
-        state, reason, detail = _verdict(failure)
+        state, reason, detail = verdict(failure)
         if reason is None and order.asked.has_media:
             reason = Reason.IMAGES
         return Call(
@@ -317,13 +293,3 @@ def _object(data: bytes) -> Json:
     if not isinstance(said, Mapping):
         raise UpstreamFailed(f"{MALFORMED}: it is no JSON object.")
     return cast("Json", said)
-
-
-def _verdict(failure: HoneError | ClientGone | None) -> tuple[CallState, Reason | None, str]:
-    """How the call ended, why none of it is trained, and the words for people."""
-    if failure is None:
-        return CallState.COMPLETED, None, ""
-    if isinstance(failure, ClientGone):
-        return CallState.ABORTED, Reason.CLIENT_GONE, "The client closed its connection before the answer was released."
-    overflow = isinstance(failure, EngineRefused) and failure.is_context_overflow
-    return CallState.FAILED, Reason.CONTEXT_LIMIT if overflow else Reason.UPSTREAM_FAILED, failure.message

@@ -1,0 +1,47 @@
+"""A call as it was ordered: all that is known before anything is written, and what its end means for the record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.admission import Admitted
+from gateway.dialects.base import Asked, Dialect
+from gateway.replies import ClientGone
+from gateway.routing import PolicyRoute, sampling_of
+from gateway.upstream import EngineRefused
+from tracker.errors import HoneError
+from tracker.types import CallState, Reason, Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """A call that was admitted: all that is known before anything is written."""
+
+    call_id: str
+    admitted: Admitted
+    route: PolicyRoute
+    dialect: Dialect
+    asked: Asked
+    key_id: str
+    body_digest: str
+    retry: int = 0
+    role: str = "main"
+
+    @property
+    def episode_id(self) -> str:
+        return self.admitted.head.episode_id
+
+    @property
+    def sampling(self) -> Sampling:
+        """The settings the engine is sent."""
+        return sampling_of(self.admitted.run, self.route.sampling, self.asked.sampling, self.asked.given)
+
+
+def verdict(failure: HoneError | ClientGone | None) -> tuple[CallState, Reason | None, str]:
+    """How the call ended, why none of it is trained, and the words for people."""
+    if failure is None:
+        return CallState.COMPLETED, None, ""
+    if isinstance(failure, ClientGone):
+        return CallState.ABORTED, Reason.CLIENT_GONE, "The client closed its connection before the answer was released."
+    overflow = isinstance(failure, EngineRefused) and failure.is_context_overflow
+    return CallState.FAILED, Reason.CONTEXT_LIMIT if overflow else Reason.UPSTREAM_FAILED, failure.message
