@@ -20,6 +20,7 @@ from gateway.auth import Caller
 from gateway.dependencies import Services
 from gateway.dialects.base import Dialect, Limits
 from gateway.dialects.chat import Chat
+from gateway.dialects.completions import Completions
 from gateway.identity import Claims, call_id_of, episode_of
 from gateway.orders import Order
 from gateway.paths import AgentPath, normalise
@@ -32,7 +33,7 @@ from tracker.types import ID_PATTERN, Sampling, Scope
 
 __all__ = ["AgentPath", "Door", "normalise"]
 
-METHODS: Final = {"models": "GET", "chat/completions": "POST"}
+METHODS: Final = {"models": "GET", "chat/completions": "POST", "completions": "POST"}
 _ROLE: Final = re.compile(ID_PATTERN)
 _RETRY: Final = re.compile(r"[0-9]{1,4}")
 
@@ -65,7 +66,7 @@ class Door:
         self._admission = Admission(services)
         self._proxy = Proxy(services, self._upstream, self._admission)
         self._limits = Limits(max_choices=settings.max_choices, max_output_tokens=settings.max_output_tokens)
-        self._dialects: dict[str, Dialect] = {"chat/completions": Chat()}
+        self._dialects: dict[str, Dialect] = {"chat/completions": Chat(), "completions": Completions()}
         self._policies = tuple(
             PolicyRoute(name=p.name, aliases=p.aliases, sampling=Sampling(**p.sampling.model_dump()))
             for p in settings.stores.policies
@@ -87,7 +88,7 @@ class Door:
     async def _answer(self, scope: Message, receive: Receive, reply: Reply) -> None:
         path = normalise(scope.get("raw_path") or str(scope["path"]).encode())
         if path is None:
-            raise NotFound("There is no such path; agents call /v1/chat/completions and /v1/models.")
+            raise NotFound("There is no such path; agents call /v1/chat/completions, /v1/completions and /v1/models.")
         headers = RequestHeaders(scope["headers"])
         caller = await self._services.keys.authenticate(headers.one("authorization"), headers.one("x-api-key"))
         if caller.episode_id is None:

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from tracker.errors import BadRequest, NotFound
 from tracker.types import MAX_TASK_CHARS, Record
 
-ROUTES: Final = frozenset({"chat/completions", "models"})
+ROUTES: Final = frozenset({"chat/completions", "completions", "models"})
 """What stands behind `/v1/` on the agent's door."""
 _AMBIGUOUS: Final = re.compile(rb"%2f|%5c|%00|\\|%2e", re.IGNORECASE)
 _DOTS: Final = frozenset({"..", "."})
@@ -24,7 +24,7 @@ class AgentPath(Record, frozen=True):
     """A path of the agent's door."""
 
     route: str
-    """`chat/completions` or `models`."""
+    """`chat/completions`, `completions` or `models`."""
     model: str | None = None
     """The name behind `models/`."""
     episode_id: str | None = None

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from gateway.dialects.base import Asked, Json, Limits, decode_as, parse_fields, refuse_forbidden, walk
-from gateway.routing import KNOBS, NEUTRAL, knobs
+from gateway.dialects.fields import CommonFields, check_common, check_limit, owned_body, sampling_asked
 from tracker.errors import BadRequest
 from tracker.types import Sampling
 
@@ -28,59 +28,24 @@ UNSUPPORTED: Final[Mapping[str, str]] = {
     "audio": "this model answers with text only",
     "web_search_options": "give the model a tool that searches instead",
 }
-CONSTRAINTS: Final = (
-    "grammar",
-    "guided_choice",
-    "guided_grammar",
-    "guided_json",
-    "guided_regex",
-    "json_schema",
-    "structured_outputs",
-)
-"""Fields that shape the answer with a grammar."""
-NEUTRAL_BIASES: Final = (b"{}", b"[]", b"0", b"false", b"0.0")
 MAX_TOP_LOGPROBS: Final = 20
 _WORDS: Final = frozenset({"type", "text", "refusal", "thinking"})
 """Keys of a content part that hold words, where a URL is only text."""
 _REMOTE: Final = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://")
 
 
-class _StreamOptions(msgspec.Struct):
-    include_usage: bool | None = None
-
-
-class _ResponseFormat(msgspec.Struct):
-    type: str = "text"
-
-
-class _Body(msgspec.Struct):
+class _Body(CommonFields, kw_only=True):
     """The fields that must be known, with the types the dialect gives them."""
 
-    model: str
     messages: list[msgspec.Raw]
-    stream: bool | None = None
-    stream_options: _StreamOptions | None = None
-    n: int | None = None
-    max_tokens: int | None = None
     max_completion_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    seed: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    return_token_ids: bool | None = None
     include_reasoning: bool | None = None
-    response_format: _ResponseFormat | None = None
     tool_choice: str | Json | None = None
     tools: list[msgspec.Raw] | None = None
     modalities: list[str] | None = None
     service_tier: str | None = None
-    stop: str | list[str] | None = None
 
 
 class _Message(msgspec.Struct):
@@ -105,19 +70,18 @@ class Chat:
         request = msgspec.json.encode({name: raw for name, raw in fields.items() if name != "messages"})
         messages, has_media = _read_messages(known.messages)
         fields["messages"] = msgspec.Raw(b"[" + b",".join(_for_engine(raw) for raw in messages) + b"]")
-        streams = bool(known.stream)
-        options = known.stream_options or _StreamOptions()
+        limit = known.max_completion_tokens or known.max_tokens
         return Asked(
             model=known.model,
-            streams=streams,
+            streams=bool(known.stream),
             num_choices=known.n or 1,
-            shows_usage=not streams or bool(options.include_usage),
+            shows_usage=known.shows_usage,
             shows_logprobs=bool(known.logprobs),
             shows_token_ids=bool(known.return_token_ids),
             shows_reasoning=known.include_reasoning is not False,
             has_media=has_media,
             has_stop=bool(known.stop),
-            sampling=_sampling(known, fields, limits),
+            sampling=sampling_asked(known, fields, limit, limits, forced=_is_tool_forced(known)),
             given=frozenset(fields),
             messages=messages,
             request=request,
@@ -126,25 +90,13 @@ class Chat:
 
     def engine_body(self, asked: Asked, model: str, sampling: Sampling, *, overrides: bool) -> bytes:
         """What the engine is sent: the agent's fields, with those replaced that the gateway owns."""
-        body: dict[str, Any] = dict(asked.fields)
-        if overrides:
-            for name in KNOBS:
-                body.pop(name, None)
-        for name, value in knobs(sampling).items():
-            if name not in NEUTRAL or name not in body:
-                body[name] = value
-        body["model"] = model
+        body = owned_body(asked, model, sampling, overrides=overrides)
         body["logprobs"] = True
         body.setdefault("top_logprobs", 0)
-        body["return_token_ids"] = True
         if not asked.shows_reasoning:
             body["include_reasoning"] = True
-        if asked.streams:
-            given = asked.fields.get("stream_options")
-            options = {} if given is None else decode_as(given, Json, "stream_options")
-            body["stream_options"] = {**options, "include_usage": True}
         if sampling.max_tokens is not None:
-            body["max_tokens"] = body["max_completion_tokens"] = sampling.max_tokens
+            body["max_completion_tokens"] = sampling.max_tokens
         return msgspec.json.encode(body)
 
 
@@ -156,22 +108,15 @@ def _refuse_unsupported(fields: Mapping[str, msgspec.Raw], known: _Body) -> None
         raise BadRequest('modalities: write ["text"]; this model answers with text only.', param="modalities")
     if known.service_tier not in (None, "auto", "default"):
         raise BadRequest('service_tier: write "auto" or leave it out; there is one tier.', param="service_tier")
-    if known.stream_options is not None and not known.stream:
-        raise BadRequest("stream_options is only allowed with stream: true.", param="stream_options")
     if known.top_logprobs and not known.logprobs:
         raise BadRequest("top_logprobs needs logprobs: true.", param="top_logprobs")
 
 
 def _check_ranges(known: _Body, limits: Limits) -> None:
-    if not known.model:
-        raise BadRequest("model: name one.", param="model")
+    check_common(known, limits)
+    check_limit("max_completion_tokens", known.max_completion_tokens)
     if not known.messages:
         raise BadRequest("messages: send at least one.", param="messages")
-    if known.n is not None and not 1 <= known.n <= limits.max_choices:
-        raise BadRequest(f"n: write 1 to {limits.max_choices}.", param="n")
-    for name in ("max_tokens", "max_completion_tokens"):
-        if (value := getattr(known, name)) is not None and value < 1:
-            raise BadRequest(f"{name}: write at least 1, or leave it out.", param=name)
     if known.top_logprobs is not None and not 0 <= known.top_logprobs <= MAX_TOP_LOGPROBS:
         raise BadRequest(f"top_logprobs: write 0 to {MAX_TOP_LOGPROBS}.", param="top_logprobs")
 
@@ -220,35 +165,5 @@ def _for_engine(raw: bytes) -> bytes:
     return msgspec.json.encode({**message, "role": "system"})
 
 
-def _sampling(known: _Body, fields: Mapping[str, msgspec.Raw], limits: Limits) -> Sampling:
-    """What the agent asked for, neutral where it did not say."""
-    limit = known.max_completion_tokens or known.max_tokens
-    if limits.max_output_tokens is not None:
-        limit = min(limit or limits.max_output_tokens, limits.max_output_tokens)
-    return Sampling(
-        temperature=1.0 if known.temperature is None else known.temperature,
-        top_p=1.0 if known.top_p is None else known.top_p,
-        top_k=-1 if known.top_k is None else known.top_k,
-        min_p=known.min_p or 0.0,
-        max_tokens=limit,
-        seed=known.seed,
-        constrained=_is_constrained(known, fields),
-        biased=_is_biased(known, fields),
-    )
-
-
-def _is_constrained(known: _Body, fields: Mapping[str, msgspec.Raw]) -> bool:
-    """Whether a grammar or a forced tool shapes the answer."""
-    if known.response_format is not None and known.response_format.type != "text":
-        return True
-    if isinstance(known.tool_choice, dict) or known.tool_choice not in (None, "auto", "none"):
-        return True
-    return any(name in fields for name in CONSTRAINTS)
-
-
-def _is_biased(known: _Body, fields: Mapping[str, msgspec.Raw]) -> bool:
-    """Whether something beside temperature and truncation changes the distribution."""
-    if any(getattr(known, name) not in (None, neutral) for name, neutral in NEUTRAL.items()):
-        return True
-    names = [name for name in KNOBS if name not in _Body.__struct_fields__]
-    return any(name in fields and bytes(fields[name]) not in NEUTRAL_BIASES for name in names)
+def _is_tool_forced(known: _Body) -> bool:
+    return isinstance(known.tool_choice, dict) or known.tool_choice not in (None, "auto", "none")

@@ -267,9 +267,11 @@ def _pieces(answer: Answer, index: int, chat: bool, body: Json) -> list[Json]:
 
 
 def is_scoring(received: Received) -> bool:
-    """A whole one-token completion by `/v1/completions` that asks for alternatives: a check, not an agent's call."""
+    """A whole one-token completion that asks for alternatives and has no request id: a check, not an agent's call."""
     body = received.body
     asks = isinstance(body.get("logprobs"), int) and body.get("logprobs", 0) > 0
+    if any(name.lower() == "x-request-id" for name in received.headers):
+        return False
     return received.path == "/v1/completions" and body.get("max_tokens") == 1 and asks and not body.get("stream")
 
 
