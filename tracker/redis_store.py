@@ -1,9 +1,9 @@
 """The episode store in Redis: what every gateway worker shares, and what an acknowledged call survives in.
 
 Each promise of `store.py` is one script of `redis_scripts.py`; here are the bytes it carries, the patience it is run
-with and the errors its words become. A new call is refused quickly when Redis does not answer; a call that ends is repeated
-until it is recorded or its time is up, also if its caller left. Redis Cluster is not supported: scripts touch keys of
-an episode and global ones together.
+with and the errors its words become. A new call is refused quickly when Redis does not answer; a call that ends is
+repeated until it is recorded or its time is up, also if its caller left. Redis Cluster is not supported: scripts touch
+keys of an episode and global ones together.
 """
 
 from __future__ import annotations
