@@ -29,7 +29,7 @@ from tracker.clock import SystemClock
 from tracker.ledger import SqlLedger
 from tracker.memory_store import MemoryStore
 from tracker.store import EpisodeStore, EpisodeView
-from tracker.types import Call, EpisodeHead, Key, RunSettings, Scope
+from tracker.types import Call, EpisodeHead, Key, Scope
 
 Json = dict[str, Any]
 BODY: Json = {"model": "solver", "messages": [{"role": "user", "content": "hi"}]}
@@ -163,4 +163,4 @@ async def until(predicate: Callable[[], Any], timeout_s: float = 5.0) -> None:
             await asyncio.sleep(0.005)
 
 
-__all__ = ["BODY", "STREAM", "Answered", "RunSettings", "RunningDoor", "running_door", "serving", "until"]
+__all__ = ["BODY", "STREAM", "Answered", "RunningDoor", "running_door", "serving", "until"]
