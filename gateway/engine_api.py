@@ -18,6 +18,10 @@ from tracker.types import Record
 NUM_TOP: Final = 20
 """Alternatives asked for with each score: the most that vLLM gives by default."""
 NOT_SERVED: Final = frozenset({404, 405, 501})
+LOOK_TIMEOUT_S: Final = 5.0
+"""For the list of models, which an engine that is not stuck gives at once."""
+SILENT: Final = "engine_silent"
+"""The code of an `UpstreamFailed` that is a lack of any answer in time."""
 
 
 class ModelCard(Record, frozen=True):
@@ -63,7 +67,7 @@ class EngineApi:
 
     async def list_models(self, url: str) -> tuple[ModelCard, ...]:
         """All names the engine answers to. An engine without this list (404) has none that we could check."""
-        response = await self._send(url, "GET", "/v1/models", None)
+        response = await self._send(url, "GET", "/v1/models", None, timeout_s=LOOK_TIMEOUT_S)
         if response.status_code in NOT_SERVED:
             return ()
         _refuse_failure(url, response)
@@ -84,9 +88,9 @@ class EngineApi:
             _refuse_failure(url, response)
 
     async def score(self, url: str, model: str, prompt: str | Sequence[int], temperature: float) -> Mapping[str, float]:
-        """Log-probabilities of the likeliest next tokens, by token (`token_id:N` where the engine can say so).
+        """Log-probabilities of the likeliest next tokens at a temperature, by token (`token_id:N` where it can).
 
-        Empty where the engine gives none. Of the temperature's distribution, if the engine is one to train with.
+        Empty where the engine gives none. A text is also asked for as a chat, for engines that serve nothing else.
         """
         body: dict[str, Any] = {"model": model, "max_tokens": 1, "temperature": temperature, "seed": 1}
         body |= {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "return_tokens_as_token_ids": True}
@@ -101,9 +105,14 @@ class EngineApi:
         _refuse_failure(url, chat)
         return _first_token(url, chat)
 
-    async def _send(self, url: str, method: str, path: str, body: object) -> httpx.Response:
+    async def _send(
+        self, url: str, method: str, path: str, body: object, *, timeout_s: float | None = None
+    ) -> httpx.Response:
+        timeout = httpx.USE_CLIENT_DEFAULT if timeout_s is None else httpx.Timeout(timeout_s)
         try:
-            return await self._http.request(method, f"{url}{path}", json=body, headers=self._headers)
+            return await self._http.request(method, f"{url}{path}", json=body, headers=self._headers, timeout=timeout)
+        except httpx.TimeoutException as error:
+            raise UpstreamFailed(f"The engine at {url} does not answer in time.", code=SILENT) from error
         except httpx.HTTPError as error:
             raise UpstreamFailed(f"The engine at {url} does not answer: {error or type(error).__name__}.") from error
 

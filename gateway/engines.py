@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.engine_api import EngineApi, ModelCard
+from gateway.engine_api import SILENT, EngineApi, ModelCard
 from gateway.scoring import PROMPT, TEMPERATURES, Scoring, judge
 from tracker.errors import SettingsError, Unavailable, UpstreamFailed
 from tracker.settings import PolicySettings
@@ -46,6 +46,8 @@ class EngineState(Record, frozen=True, omit_defaults=False):
     bases: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     """policy -> the name under which the engine serves its base model."""
     adapters: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    is_silent: bool = False
+    """It did not answer the last look in time: busy once, down if it happens again."""
     """Name -> path of each adapter it lists."""
 
 
@@ -148,7 +150,9 @@ class EnginePool:
             try:
                 after = await self._look(before)
             except UpstreamFailed as error:
-                self._note(EngineState(url=url, fitness=Fitness.DOWN, detail=error.message))
+                busy = error.code == SILENT and before.fitness is Fitness.READY and not before.is_silent
+                down = EngineState(url=url, fitness=Fitness.DOWN, detail=error.message)
+                self._note(msgspec.structs.replace(before, is_silent=True) if busy else down)
                 raise
             except SettingsError as error:
                 self._note(EngineState(url=url, fitness=Fitness.REFUSED, detail=error.message))
@@ -203,7 +207,11 @@ class EnginePool:
 
     async def _check_scoring(self, url: str, base: str) -> Scoring:
         """Two scored completions at two temperatures; raises `SettingsError` for an engine of no use in training."""
-        one, other = [await self._api.score(url, base, PROMPT, temperature) for temperature in TEMPERATURES]
+        try:
+            one, other = [await self._api.score(url, base, PROMPT, temperature) for temperature in TEMPERATURES]
+        except UpstreamFailed as error:
+            LOG.warning("the scores of %s could not be checked: %s", url, error.message)
+            return Scoring.UNKNOWN
         scoring = judge(one, other)
         if scoring is Scoring.UNSCALED:
             raise SettingsError(
@@ -218,15 +226,7 @@ class EnginePool:
         return self._states[url].fitness is Fitness.READY or not self.ready()
 
     def _update_adapters(self, url: str, adapters: Mapping[str, str]) -> None:
-        state = self._states[url]
-        self._states[url] = EngineState(
-            url=url,
-            fitness=state.fitness,
-            detail=state.detail,
-            scoring=state.scoring,
-            bases=state.bases,
-            adapters=dict(adapters),
-        )
+        self._states[url] = msgspec.structs.replace(self._states[url], adapters=dict(adapters))
 
     def _note(self, state: EngineState) -> None:
         before = self._states[state.url]

@@ -18,7 +18,7 @@ from gateway.engines import EnginePool, Serving
 from gateway.lookups import SETTLED, VersionBook
 from gateway.probe import Probe, is_weak, judge_probe, logprob_in
 from tracker.clock import Clock
-from tracker.errors import Conflict, HoneError, NotFound, UpstreamFailed
+from tracker.errors import Conflict, HoneError, NotFound, Unavailable, UpstreamFailed
 from tracker.settings import StoreSettings
 from tracker.store import EpisodeStore, Ledger, Routing
 from tracker.types import DEFAULT, Policy, Record, Version, VersionState
@@ -52,7 +52,11 @@ class HotSwap:
         self._lock = asyncio.Lock()
 
     async def publish(self, policy: str, publication: Publication) -> Version:
-        """Serve a new version and route new pins to it; raises `Conflict` with the reason if the swap failed."""
+        """Serve a new version and route new pins to it; raises `Conflict` with the reason if the swap failed.
+
+        Room is made before; what the new version replaces is unloaded by a later round, when no call can be on its
+        way to it any more.
+        """
         async with self._lock:
             row = await self._row(policy)
             if publication.epoch is not None and publication.epoch != row.epoch:
@@ -60,11 +64,13 @@ class HotSwap:
                     f"Policy {policy} was rolled back: its epoch is {row.epoch}, not {publication.epoch}.",
                     code="stale_epoch",
                 )
+            if not self._engines.ready():
+                raise Unavailable("No engine is fit to serve a new version now.", retry_after_s=5)
+            await self._tidy(policy)
             version = await self._admit(policy, publication, row.epoch)
             if version.state is not VersionState.ACTIVE:
                 version = await self._swap(version, publication.probe)
             await self._route(policy)
-            await self._tidy(policy)
             return version
 
     async def rollback(self, policy: str, version: int) -> Policy:
@@ -74,7 +80,6 @@ class HotSwap:
             await self._serve_again(policy, version)
             row = await self._ledger.rollback(policy, version)
             await self._route(policy)
-            await self._tidy(policy)
             return row
 
     async def keep_up(self) -> None:
@@ -157,7 +162,7 @@ class HotSwap:
         """Every engine that is fit now serves the version; one that comes back later is brought up to date then."""
         urls = [state.url for state in self._engines.ready()]
         if not urls:
-            raise UpstreamFailed("No engine is fit to serve it.")
+            raise UpstreamFailed("no engine is fit to serve it")
         if serving.version:
             for url in urls:
                 await self._engines.load(url, serving)
@@ -203,13 +208,13 @@ class HotSwap:
             await self._store.set_routing(policy, wanted)
 
     async def _live(self, policy: str) -> list[Serving]:
-        """What every engine must serve: the active version and those that episodes are pinned to, newest first, as
-        many as engines have slots for."""
+        """What every engine must serve: the active version and those that episodes are pinned to, newest first. One
+        slot of an engine stays free for the next version."""
         routing = await self._store.get_routing(policy)
         pinned = sorted(await self._store.pins(policy), reverse=True)
         known = {v.version for v in await self._ledger.list_versions(policy) if v.state in SETTLED}
         wanted = [routing.active, *(version for version in pinned if version != routing.active)]
-        slots = await self._staleness() + 2
+        slots = await self._staleness() + 1
         return [await self._book.serving(policy, v) for v in wanted if v in known][:slots]
 
     async def _tidy(self, policy: str) -> None:

@@ -10,7 +10,7 @@ from fastapi import Depends, Query, Request
 from gateway.auth import Caller
 from gateway.dependencies import Services
 from tracker.errors import BadRequest
-from tracker.types import Record, Scope
+from tracker.types import MAX_TASK_CHARS, Record, Scope
 
 MAX_PAGE: Final = 200
 DEFAULT_PAGE: Final = 50
@@ -49,7 +49,8 @@ class Page(Record, frozen=True):
 
 
 def page_of(
-    limit: Annotated[str | None, Query()] = None, cursor: Annotated[str | None, Query(max_length=512)] = None
+    limit: Annotated[str | None, Query()] = None,
+    cursor: Annotated[str | None, Query(max_length=512, pattern=r"^[^\x00]*$")] = None,
 ) -> Page:
     """The page that a request asks for: the first, unless it brings the `next_cursor` of another."""
     return Page(limit=_size(limit), cursor=cursor or None)
@@ -63,6 +64,7 @@ Rewarder = Annotated[Caller, Depends(needs(Scope.REWARD))]
 Publisher = Annotated[Caller, Depends(needs(Scope.TRAINER))]
 Anyone = Annotated[Caller, Depends(caller_of)]
 PageOf = Annotated[Page, Depends(page_of)]
+Filter = Annotated[str | None, Query(max_length=MAX_TASK_CHARS, pattern=r"^[^\x00]*$")]
 
 
 def _size(limit: str | None) -> int:

@@ -11,7 +11,7 @@ from pydantic import Field
 from gateway.answers import JsonResponse, plain
 from gateway.auth import Caller
 from gateway.dependencies import Services
-from gateway.routes.access import Admin, Agent, Anyone, PageOf, Reader, ServicesOf
+from gateway.routes.access import Admin, Agent, Anyone, Filter, PageOf, Reader, ServicesOf
 from gateway.routes.bodies import Body, Id, Json, Text, body_of, digest_of, documented, encoded
 from gateway.routes.views import episode_view, row_view, samples_view, timeline_view
 from gateway.story import num_waiting, read_story
@@ -70,9 +70,9 @@ async def list_episodes(
     caller: Reader,
     services: ServicesOf,
     page: PageOf,
-    run: str | None = None,
-    task: str | None = None,
-    status: str | None = None,
+    run: Filter = None,
+    task: Filter = None,
+    status: Filter = None,
 ) -> Any:
     """Episodes, newest first."""
     rows, next_cursor = await services.ledger.list_episodes(

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 
 from gateway.answers import JsonResponse
 from gateway.dependencies import Services
-from gateway.routes.access import PageOf, Reader, ServicesOf
+from gateway.routes.access import Filter, PageOf, Reader, ServicesOf
 from gateway.routes.views import group_view
 from tracker.credit import member_standing
 from tracker.types import Group, GroupState
@@ -24,8 +24,8 @@ async def list_groups(
     caller: Reader,
     services: ServicesOf,
     page: PageOf,
-    run: str | None = None,
-    task: str | None = None,
+    run: Filter = None,
+    task: Filter = None,
 ) -> Any:
     """Groups, newest first. Advantages are provisional until a trainer takes the group."""
     groups, next_cursor = await services.ledger.list_groups(

@@ -20,7 +20,7 @@ from tracker.types import VersionState
 
 router = APIRouter(prefix="/v1/policies", tags=["policies"])
 MAX_POINTS: Final = 64
-Logprob = Annotated[float, Field(le=0, ge=-1e6)]
+Logprob = Annotated[float, Field(le=1e-3, ge=-1e6)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
 

@@ -163,6 +163,8 @@ async def test_a_rollback_withdraws_later_versions_and_refuses_their_epoch(gatew
     assert withdrawn.status_code == 409
     fresh = await gateway.publish("d", gateway.adapter("d", b"d"), epoch=1)
     assert fresh.json()["version"] == 3
+    assert (await gateway.admin.post("/v1/policies/solver/rollback", json={"version": 0})).json()["epoch"] == 2
+    assert (await gateway.chat(await gateway.open())).headers["x-hone-version"] == "0"
 
 
 async def test_an_engine_that_lost_its_adapters_gets_them_back_before_calls(

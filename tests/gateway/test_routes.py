@@ -320,7 +320,16 @@ async def test_lists_are_paged(gateway: RunningGateway) -> None:
     assert seen == opened[::-1]
 
 
-NO_PAGES = ["limit=0", "limit=201", "limit=x", "limit=-1", "cursor=junk", f"cursor={'a' * 600}"]
+NO_PAGES = [
+    "limit=0",
+    "limit=201",
+    "limit=x",
+    "limit=-1",
+    "cursor=junk",
+    f"cursor={'a' * 600}",
+    "task=%00",
+    "status=great",
+]
 
 
 async def test_a_page_that_makes_no_sense_is_refused(gateway: RunningGateway) -> None:
