@@ -31,14 +31,15 @@ RUN_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "sampling": ("policy", "agent"),
     "constrained": ("exclude", "train"),
 }
-RUN_MINIMA: Final[Mapping[str, float]] = {
-    "group_size": 1,
-    "groups_per_step": 1,
-    "staleness": 0,
-    "group_timeout_s": 0,
-    "reward_grace_s": 0,
-    "idle_s": 0,
+RUN_RANGES: Final[Mapping[str, tuple[float, float]]] = {
+    "group_size": (1, 4096),
+    "groups_per_step": (1, 4096),
+    "staleness": (0, 64),
+    "group_timeout_s": (0, 1e8),
+    "reward_grace_s": (0, 1e8),
+    "idle_s": (0, 1e8),
 }
+MAX_WEIGHT: Final = 1e6
 ROLE_RULES: Final = ("train", "context", "drop")
 SettingsT = TypeVar("SettingsT", bound=BaseModel)
 
@@ -242,11 +243,23 @@ def _check_run(run: RunSettings) -> None:
     _check_choice("credit", run.credit.kind, CREDIT_KINDS)
     for role, rule in run.roles.items():
         _check_choice(f"roles.{role}", rule, ROLE_RULES)
-    for name, least in RUN_MINIMA.items():
-        if not least <= getattr(run, name) < float("inf"):
-            raise BadRequest(f"{name} must be a number of at least {least:g}.", param=name)
+    for name, (least, most) in RUN_RANGES.items():
+        if not least <= getattr(run, name) <= most:
+            raise BadRequest(f"{name} must be a number from {least:g} to {most:g}.", param=name)
+    _check_weights(run)
     if run.run == DEFAULT and run.mode != "train":
         raise BadRequest("The run `default` always trains; give an eval run another name.", param="mode")
+
+
+def _check_weights(run: RunSettings) -> None:
+    """Weights that a reward is multiplied with must leave it finite."""
+    weights = {f"reward_weights.{name}": weight for name, weight in run.reward_weights.items()}
+    weights |= {"credit.own": run.credit.own, "credit.episode": run.credit.episode}
+    for name, weight in weights.items():
+        if not abs(weight) <= MAX_WEIGHT:
+            raise BadRequest(f"{name} must be a number from {-MAX_WEIGHT:g} to {MAX_WEIGHT:g}.", param=name)
+    if not 0 <= run.credit.gamma <= 1:
+        raise BadRequest("credit.gamma must be a number from 0 to 1.", param="credit.gamma")
 
 
 def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:

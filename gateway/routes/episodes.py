@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends
 from pydantic import Field
 
-from gateway.answers import JsonResponse, plain
+from gateway.answers import JsonResponse
 from gateway.auth import Caller
 from gateway.dependencies import Services
 from gateway.routes.access import Admin, Agent, Anyone, Filter, PageOf, Reader, ServicesOf
@@ -29,7 +29,7 @@ class EpisodeBody(Body):
     task: Text
     run: Id | None = None
     policy: Text | None = None
-    version: Annotated[int, Field(ge=0)] | None = None
+    version: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     """Calls get this version, whatever is published meanwhile."""
     metadata: Json = None
     ttl_s: Annotated[float, Field(gt=0, le=MAX_TTL_S)] | None = None
@@ -48,6 +48,7 @@ async def create_episode(
 ) -> Any:
     """Open an episode and give it a place in the open round of its run and task."""
     policy = await _policy_of(services, body)
+    active = await _active_versions(services)  # asked first: without the episode store, no episode is begun in SQL
     head = EpisodeHead(
         episode_id=f"ep-{secrets.token_hex(16)}",
         tenant=caller.tenant,
@@ -62,7 +63,7 @@ async def create_episode(
     stored, is_new = await services.ledger.create_episode(head, body.idempotency_key, digest_of(body))
     if is_new or (await services.ledger.get_episode(caller.tenant, stored.episode_id)).state is EpisodeState.OPEN:
         await services.store.open(stored)
-    return JsonResponse(await _opened(services, stored), status_code=201 if is_new else 200)
+    return JsonResponse(_opened(services, stored, active), status_code=201 if is_new else 200)
 
 
 @router.get("")
@@ -149,16 +150,17 @@ async def _policy_of(services: Services, body: EpisodeBody) -> str | None:
     return None if policy is None else policy.name
 
 
-async def _opened(services: Services, head: EpisodeHead) -> dict[str, Any]:
+async def _active_versions(services: Services) -> dict[str, int]:
+    """policy -> the version that an episode pinned now gets."""
+    names = [policy.name for policy in services.settings.stores.policies]
+    return {name: (await services.store.get_routing(name)).active for name in names}
+
+
+def _opened(services: Services, head: EpisodeHead, active: dict[str, int]) -> dict[str, Any]:
     """What an agent needs to call."""
     root = services.settings.base_url
     key = services.keys.session_key(head.tenant, head.episode_id)
-    versions = {
-        policy.name: (await services.store.get_routing(policy.name)).active
-        for policy in services.settings.stores.policies
-    }
-    if head.policy is not None and head.version is not None:
-        versions[head.policy] = head.version
+    asked = {head.policy: head.version} if head.policy is not None and head.version is not None else {}
     return {
         "episode_id": head.episode_id,
         "api_key": key,
@@ -172,7 +174,7 @@ async def _opened(services: Services, head: EpisodeHead) -> dict[str, Any]:
         "run": head.run,
         "task": head.task,
         "group_id": head.group_id,
-        "versions": plain(versions),
+        "versions": active | asked,
     }
 
 

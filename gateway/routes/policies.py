@@ -53,7 +53,7 @@ class VersionBody(Body):
 
     folder: Text
     digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    epoch: Annotated[int, Field(ge=0)] | None = None
+    epoch: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     metrics: dict[str, Any] | None = None
     probe: ProbeBody | None = None
 
@@ -61,7 +61,7 @@ class VersionBody(Body):
 class RollbackBody(Body):
     """Where to go back to."""
 
-    version: Annotated[int, Field(ge=0)]
+    version: Annotated[int, Field(ge=0, lt=2**31)]
 
 
 @router.get("")
