@@ -76,8 +76,9 @@ def _plain(message: dict[str, Any], number: int) -> dict[str, Any]:
     plain["role"] = "system" if role == "developer" else role
     plain["content"] = _text(message.get("content"), number)
     if plain.get("tool_calls"):
-        calls = plain["tool_calls"]
-        plain["tool_calls"] = [_plain_call(call, number) for call in (calls if isinstance(calls, list) else [calls])]
+        calls: object = plain["tool_calls"]
+        many = cast("list[Any]", calls) if isinstance(calls, list) else [calls]
+        plain["tool_calls"] = [_plain_call(call, number) for call in many]
     return plain
 
 
