@@ -13,10 +13,12 @@ import os
 import platform
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
+from types import FrameType
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -34,8 +36,12 @@ def main() -> int:
     """Train; the exit code is 1 with a line on standard error where something has to be mended first."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     stop = Event()
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, end)
     try:
         settings = load(sys.argv[1:], os.environ, Path.cwd())
         with only_one(settings):
@@ -65,8 +71,10 @@ def make_trainer(settings: TrainerSettings, loop: Loop) -> PolicyTrainer:
     source = resolve_model(settings.policy.model, settings.stores.data_dir / "models")
     dtype = model_dtype(settings.dtype, device)
     say(f"training {settings.policy.name} on {settings.policy.model} ({device}, {str(dtype).removeprefix('torch.')})")
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype).to(device)
-    return PolicyTrainer(settings, model, AutoTokenizer.from_pretrained(source), loop.steps(), loop.commit)
+    models: Any = AutoModelForCausalLM
+    tokenizers: Any = AutoTokenizer
+    model = models.from_pretrained(source, dtype=dtype).to(device)
+    return PolicyTrainer(settings, model, tokenizers.from_pretrained(source), loop.steps(), loop.commit)
 
 
 def model_dtype(name: str, device: str) -> torch.dtype:
@@ -88,7 +96,7 @@ def holder_of(settings: TrainerSettings) -> str:
 
 
 @contextmanager
-def only_one(settings: TrainerSettings) -> Iterator[None]:
+def only_one(settings: TrainerSettings) -> Generator[None]:
     """Hold a lock that dies with the process; `SettingsError` if another process has it."""
     settings.work_dir.mkdir(parents=True, exist_ok=True)
     path = settings.work_dir / f"{settings.policy.name}.lock"

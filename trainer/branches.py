@@ -1,10 +1,10 @@
 """Rows become merged sequences, sequences become log-probabilities of the rows' trained tokens.
 
-A row whose input ids begin another row's shares that row's sequence: its hidden states are the same numbers. The rule:
-merging, tiling and cutting into micro-batches change neither log-probabilities nor gradients of any row. Only hidden
-states of trained positions reach the model's head, as (hidden, target) pairs, because two rows may ask the same position
-for different targets. Sequences are padded on the right: under causal attention no real token sees the padding, so no
-mask is passed. Which loss is taken of the result is left to `grpo.py`.
+A row whose input ids begin another row's shares that row's sequence: its hidden states are the same numbers. The
+rule: merging, tiling and cutting into micro-batches change neither log-probabilities nor gradients of any row. Only
+hidden states of trained positions reach the model's head, as (hidden, target) pairs, because two rows may ask the same
+position for different targets. Sequences are padded on the right: under causal attention no real token sees the
+padding, so no mask is passed. Which loss is taken of the result is left to `grpo.py`.
 
 Axes: B rows, N trained tokens of all rows (row after row), S sequences of a tile, L its length, V vocabulary.
 """

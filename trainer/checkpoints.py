@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +77,7 @@ class Checkpoints:
 
 
 @contextmanager
-def aside(target: Path) -> Iterator[Path]:
+def aside(target: Path) -> Generator[Path]:
     """A fresh folder beside `target` that becomes it when the block ends well, on disk before it has the name.
 
     A `target` that is there already has the same content, written before a crash, and is replaced.

@@ -21,7 +21,7 @@ import msgspec
 from tracker.clock import Clock
 from tracker.codec import decode_calls
 from tracker.credit import EpisodeOutcome, call_rewards, episode_reward
-from tracker.errors import CorruptRecord, LeaseLost
+from tracker.errors import Conflict, CorruptRecord, LeaseLost
 from tracker.ledger import SqlLedger
 from tracker.samples import Row
 from tracker.types import (
@@ -189,19 +189,23 @@ class Feed:
             "reward_mean": sum(rewards) / len(rewards) if rewards else None,
         }
         last = await self._ledger.last_batches(self._policy, RECENT_BATCHES)
-        return await self._ledger.take(
-            Batch(
-                batch_id=f"batch-{uuid.uuid4().hex}",
-                policy=self._policy,
-                step=max((batch.step for batch in last), default=0) + 1,
-                epoch=policy.epoch,
-                fence=self._fence,
-                group_ids=tuple(group.group_id for group in groups),
-                credit=tuple(credit for verdict in found for credit in verdict.credit),
-                metrics=json.dumps(told).encode(),
-                created_ms=self._clock.now_ms(),
-            )
+        batch = Batch(
+            batch_id=f"batch-{uuid.uuid4().hex}",
+            policy=self._policy,
+            step=max((batch.step for batch in last), default=0) + 1,
+            epoch=policy.epoch,
+            fence=self._fence,
+            group_ids=tuple(group.group_id for group in groups),
+            credit=tuple(credit for verdict in found for credit in verdict.credit),
+            metrics=json.dumps(told).encode(),
+            created_ms=self._clock.now_ms(),
         )
+        try:
+            return await self._ledger.take(batch, sum(group.num_rewards for group in loaded))
+        except Conflict as error:
+            # A reward, a deletion or a rollback came between reading and taking: the next look sees it.
+            self._tell(f"waiting: {error.message}")
+            return None
 
     async def _skip(self, found: Sequence[Verdict]) -> None:
         for verdict in found:
@@ -213,10 +217,12 @@ class Feed:
 
     async def _load(self, group: Group, run: RunSettings) -> LoadedGroup:
         outcomes: list[EpisodeOutcome] = []
+        num_rewards = 0
         for member in group.members:
             if member.state is not EpisodeState.ARCHIVED:
                 continue
             rewards = await self._ledger.rewards(member.episode_id)
+            num_rewards += len(rewards)
             outcomes.append(
                 EpisodeOutcome(
                     episode_id=member.episode_id,
@@ -226,7 +232,7 @@ class Feed:
                     call_rewards=call_rewards(rewards, run.reward_weights),
                 )
             )
-        return LoadedGroup(group, tuple(outcomes))
+        return LoadedGroup(group, tuple(outcomes), num_rewards)
 
     async def _calls(self, episode_id: str) -> tuple[Call, ...]:
         blob = await self._ledger.get_timeline(episode_id)

@@ -8,6 +8,10 @@ step. What happens between steps is a callback's business: the loop's.
 Axes: B rows, T trained tokens of the longest row (padded), N trained tokens of all rows.
 """
 
+# TRL, peft and datasets ship partial types: what comes from them is unknown here, and only here.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateImportUsage=false, reportUnknownParameterType=false, reportAttributeAccessIssue=false
+
 from __future__ import annotations
 
 import logging
@@ -15,12 +19,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from datasets import Dataset
-from peft import LoraConfig, get_peft_model_state_dict, set_peft_model_state_dict
-from safetensors.torch import save
+from peft import LoraConfig, PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -141,7 +145,7 @@ class PolicyTrainer(GRPOTrainer):
         config = trl_config(settings, settings.work_dir / settings.policy.name, device)
         super().__init__(
             model=model,
-            reward_funcs=_no_reward,
+            reward_funcs=cast("Any", _no_reward),
             args=config,
             train_dataset=Dataset.from_dict({"prompt": ["-", "-"]}),
             processing_class=tokenizer,
@@ -157,7 +161,9 @@ class PolicyTrainer(GRPOTrainer):
         self._leaves: Scores | None = None
         self._shape_BT: Tensor = torch.empty(0)
         self._budget = settings.token_budget
-        self._head: nn.Module = self.model.get_base_model().get_output_embeddings()
+        self._lora: PeftModel = cast("PeftModel", self.model)
+        base = cast("PreTrainedModel", self._lora.get_base_model())
+        self._head: nn.Module = base.get_output_embeddings()
         self.aux_loss_enabled = False
 
     # What TRL and transformers call.
@@ -233,7 +239,7 @@ class PolicyTrainer(GRPOTrainer):
 
     def _reference(self, model: nn.Module, plan: Plan) -> Tensor:
         """Log-probabilities of the base model."""
-        with torch.no_grad(), self.accelerator.unwrap_model(model).disable_adapter():
+        with torch.no_grad(), self._lora.disable_adapter():
             return _in_order([self._score(model, plan, tiles) for tiles in plan.micro_batches], plan).logps_N
 
     def _loss(self, step: Step, leaves: Scores, reference_N: Tensor | None) -> Tensor:
@@ -283,7 +289,7 @@ class PolicyTrainer(GRPOTrainer):
         return values_N.new_full(mask_BT.shape, fill).masked_scatter(mask_BT, values_N)
 
     def _report(self, step: Step, plan: Plan, leaves: Scores, loss: Tensor) -> Report:
-        parameters = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        parameters = [parameter.grad for parameter in self._lora.parameters() if parameter.grad is not None]
         norm = float(torch.nn.utils.get_total_norm(parameters))
         ours_N = leaves.logps_N.detach()
         mu_N = _engine_logps(step.rows, ours_N)
@@ -309,17 +315,32 @@ class PolicyTrainer(GRPOTrainer):
     # Weights and state.
 
     @property
+    def lora(self) -> PeftModel:
+        """The base model with its adapter."""
+        return self._lora
+
+    @property
     def head(self) -> nn.Module:
+        """What turns hidden states into logits."""
         return self._head
+
+    @property
+    def num_steps(self) -> int:
+        """Optimiser steps behind these weights."""
+        return self.state.global_step
+
+    def run(self, checkpoint: Path | None) -> None:
+        """Train until the steps end, from a checkpoint if there is one."""
+        self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
 
     def adapter_weights(self) -> dict[str, Tensor]:
         """The adapter as an engine reads it, on the CPU, in memory of its own."""
-        state = get_peft_model_state_dict(self.model, save_embedding_layers=False)
+        state = get_peft_model_state_dict(self._lora, save_embedding_layers=False)
         return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in state.items()}
 
     def load_adapter_weights(self, weights: dict[str, Tensor]) -> None:
         """Copy weights into the adapter in place: the optimiser keeps its parameters."""
-        found = set_peft_model_state_dict(self.model, weights)
+        found = set_peft_model_state_dict(self._lora, weights)
         if found.unexpected_keys:
             raise SettingsError(f"The adapter to continue from has other layers: {found.unexpected_keys[0]}.")
 
@@ -330,7 +351,7 @@ class PolicyTrainer(GRPOTrainer):
     def write_adapter(self, folder: Path) -> None:
         """Write `adapter_config.json` and `adapter_model.safetensors` into a folder."""
         (folder / "adapter_model.safetensors").write_bytes(self.adapter_bytes())
-        self.model.peft_config["default"].save_pretrained(str(folder))
+        self._lora.peft_config["default"].save_pretrained(str(folder))
 
     def save_state(self, folder: Path) -> None:
         """Adapter, optimiser, scheduler, random states and step count, in the format that `train` resumes from."""
@@ -368,6 +389,11 @@ class _AfterStep(TrainerCallback):
         assert done is not None
         if not self._committed(*done):
             control.should_training_stop = True
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of an `adapter_model.safetensors`."""
+    return load_file(path)
 
 
 def _no_reward(**_: Any) -> list[float]:

@@ -17,13 +17,12 @@ from typing import Any, Final
 
 import httpx
 import msgspec
-from safetensors.torch import load_file
 
 from tracker.types import Batch, Policy
 from trainer.checkpoints import Checkpoint, Checkpoints
 from trainer.config import TrainerSettings
 from trainer.feed import Feed
-from trainer.grpo import PolicyTrainer
+from trainer.grpo import PolicyTrainer, read_weights
 from trainer.metrics import append, line, step_metrics
 from trainer.publish import Published, Publisher, timed
 from trainer.steps import Report, Step
@@ -106,10 +105,10 @@ class Loop:
         checkpoint, adapter = self._start.checkpoint, self._start.adapter
         if adapter is not None:
             self._say(f"no checkpoint is left of {adapter.name}: its weights are taken, the optimiser starts anew")
-            trainer.load_adapter_weights(load_file(adapter / "adapter_model.safetensors"))
+            trainer.load_adapter_weights(read_weights(adapter / "adapter_model.safetensors"))
         if checkpoint is not None:
             self._say(f"going on from step {checkpoint.origin.step}")
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint.folder))
+        trainer.run(None if checkpoint is None else checkpoint.folder)
 
     def steps(self) -> Iterator[Step]:
         """What TRL's loop is fed with: first what an earlier life left, then what becomes ready."""
@@ -149,7 +148,8 @@ class Loop:
     def _publish_and_mark(self, step: Step, metrics: dict[str, Any], why_not: str) -> bool:
         published, seconds = Published(None, why_not), 0.0
         if not why_not:
-            noise = (metrics["gap_at_no_lag"] or {}).get("mean")
+            gap: dict[str, float] | None = metrics["gap_at_no_lag"]
+            noise = None if gap is None else gap["mean"]
             published, seconds = timed(lambda: self._publisher.publish(self._model(), step, metrics, noise))
         if published.interrupted:
             return False
@@ -198,7 +198,7 @@ class Loop:
 
     def _is_done(self) -> bool:
         limit = self._settings.max_steps
-        return limit is not None and self._model().state.global_step >= limit
+        return limit is not None and self._model().num_steps >= limit
 
     def _model(self) -> PolicyTrainer:
         assert self._trainer is not None

@@ -52,7 +52,8 @@ def line(metrics: dict[str, Any]) -> str:
         f"reward {reward}",
         f"{metrics['rows']} rows of {metrics['episodes']} episodes",
         f"{metrics['merged_tokens']} tokens ({metrics['merge_ratio']:.1f}x merged)",
-        f"loss {_shown(metrics['loss'])}, gradient {_shown(metrics['grad_norm'])}, entropy {_shown(metrics['entropy'])}",
+        f"loss {_shown(metrics['loss'])}, gradient {_shown(metrics['grad_norm'])}",
+        f"entropy {_shown(metrics['entropy'])}",
         f"lag {metrics['lag_mean']:.1f}",
         f"waited {metrics['wait_s']:.1f} s, trained {metrics['train_s']:.1f} s",
     ]

@@ -31,7 +31,8 @@ def gaps(step: Step, ours_N: Tensor, engine_N: Tensor) -> tuple[Gap | None, dict
     lags_N = torch.tensor(step.lags).repeat_interleave(lengths)
     versions_N = torch.tensor([row.version for row in step.rows]).repeat_interleave(lengths)
     difference_N = (ours_N.detach() - engine_N).double().cpu()
-    by_version = {version: _gap(difference_N[versions_N == version]) for version in sorted({*versions_N.tolist()})}
+    versions = sorted({row.version for row in step.rows})
+    by_version = {version: _gap(difference_N[versions_N == version]) for version in versions}
     newest_N = difference_N[lags_N == 0]
     return (_gap(newest_N) if len(newest_N) else None), by_version
 

@@ -46,7 +46,7 @@ def probe_points(trainer: PolicyTrainer, rows: Sequence[Row], previous: dict[str
     now, base, before = (values.gather(1, likely_NK) for values in (current_NV, base_NV, previous_NV))
     change_N, place_N = torch.minimum((now - base).abs(), (now - before).abs()).max(dim=1)
     prompts = [row.prompt_ids + row.sampled_ids[:end] for row in chosen for end in range(len(row.sampled_ids))]
-    order = change_N.argsort(descending=True)[:MAX_POINTS].tolist()
+    order = [int(number) for number in change_N.argsort(descending=True)[:MAX_POINTS]]
     return tuple(
         Point(
             prompt_ids=prompts[number],
@@ -75,7 +75,7 @@ def _under_each(
     """(N, V) log-probabilities of these rows' positions under this version, the base, and the version before."""
     with torch.no_grad():
         current_NV = _logprobs(trainer, rows)
-        with trainer.model.disable_adapter():
+        with trainer.lora.disable_adapter():
             base_NV = _logprobs(trainer, rows)
         if previous is None:
             return current_NV, base_NV, base_NV
@@ -91,7 +91,8 @@ def _logprobs(trainer: PolicyTrainer, rows: Sequence[Row]) -> Tensor:
     parts: dict[int, Tensor] = {}
     for branch in merge_rows(rows):
         tile = Tile((branch,))
-        rows_logits = tempered_logits(trainer.model, trainer.head, tile, rows)
+        rows_logits = tempered_logits(trainer.lora, trainer.head, tile, rows)
         lengths = [len(rows[number].sampled_ids) for number in branch.rows]
-        parts |= dict(zip(branch.rows, torch.log_softmax(rows_logits, dim=-1).split(lengths), strict=True))
+        pieces = torch.split(torch.log_softmax(rows_logits, dim=-1), lengths)
+        parts |= dict(zip(branch.rows, pieces, strict=True))
     return torch.cat([parts[number] for number in range(len(rows))])

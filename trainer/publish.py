@@ -1,9 +1,9 @@
 """Publishing a version: number, folder, registration, swap.
 
 A number is reserved before anything is written and never used again. The folder `POLICY@N-DIGEST8` holds
-`adapter_config.json` and `adapter_model.safetensors` and nothing else, is written aside and renamed, and is named in SQL
-before the gateway is asked to serve it. Publishing again what was published before a crash finds the same version by
-its digest. Whether engines really serve it is for the gateway to find out; what it answers is final.
+`adapter_config.json` and `adapter_model.safetensors` and nothing else, is written aside and renamed, and is named in
+SQL before the gateway is asked to serve it. Publishing again what was published before a crash finds the same version
+by its digest. Whether engines really serve it is for the gateway to find out; what it answers is final.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import httpx
 import msgspec
-from safetensors.torch import load_file
 from torch import Tensor
 
 from tracker.errors import Conflict, SettingsError
@@ -26,10 +25,11 @@ from tracker.types import Version, VersionState
 from trainer.checkpoints import aside
 from trainer.config import TrainerSettings
 from trainer.feed import Feed
-from trainer.grpo import PolicyTrainer
+from trainer.grpo import PolicyTrainer, read_weights
 from trainer.probe import Point, probe_points
 from trainer.steps import Step
 
+CONFLICT: Final = 409
 WEIGHTS_FILE: Final = "adapter_model.safetensors"
 SWAP_TIMEOUT_S: Final = 600.0
 FIRST_WAIT_S: Final = 0.5
@@ -94,7 +94,7 @@ class Publisher:
         return found if found is not None and (self._folder(found) / WEIGHTS_FILE).is_file() else None
 
     def _weights(self, version: Version) -> dict[str, Tensor]:
-        return load_file(self._folder(version) / WEIGHTS_FILE)
+        return read_weights(self._folder(version) / WEIGHTS_FILE)
 
     def _folder(self, version: Version) -> Path:
         return self._settings.stores.adapters_dir / version.folder
@@ -151,7 +151,7 @@ class Publisher:
 
     def _refused(self, answer: httpx.Response) -> Published:
         """A conflict is an answer (the swap failed, the epoch is over); anything else is a setting to be mended."""
-        if answer.status_code == httpx.codes.CONFLICT:
+        if answer.status_code == CONFLICT:
             return Published(None, _message(answer))
         raise SettingsError(f"The gateway refused a version ({answer.status_code}): {_message(answer)}")
 
@@ -173,8 +173,9 @@ def _error(answer: httpx.Response) -> dict[str, Any]:
         found: Any = answer.json()
     except ValueError:
         return {}
-    error = found.get("error") if isinstance(found, dict) else None
-    return error if isinstance(error, dict) else {}
+    body = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    error = body.get("error")
+    return cast("dict[str, Any]", error) if isinstance(error, dict) else {}
 
 
 def _message(answer: httpx.Response) -> str:

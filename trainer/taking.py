@@ -28,6 +28,8 @@ class LoadedGroup:
 
     group: Group
     outcomes: tuple[EpisodeOutcome, ...]
+    num_rewards: int
+    """Reward events that were read: if there are more when the batch is taken, the credit is computed again."""
 
 
 @dataclass(frozen=True, slots=True)

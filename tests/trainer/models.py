@@ -52,10 +52,9 @@ def _exact(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
+    names = {"bos_token": "w0", "eos_token": "w1", "unk_token": "w2", "pad_token": "w3"}
     words = Tokenizer(WordLevel({f"w{number}": number for number in range(VOCABULARY)}, unk_token="w2"))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=words, bos_token="w0", eos_token="w1", unk_token="w2", pad_token="w3"
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=words, **names)
 
 
 def row(

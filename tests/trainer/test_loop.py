@@ -130,12 +130,13 @@ def test_a_rollback_while_training_is_noticed_before_anything_is_taken(world: Wo
             if not rolled:
                 rolled.append(1)
                 world.run(world.ledger.rollback("solver", 0))
+                world.run(add_group(world.ledger, "three", [1.0, 0.0]))
 
         loop._mark = marked  # type: ignore[method-assign]
 
     world.train(roll_back)
     batches = world.feed.recent_batches()
-    assert [(batch.epoch, batch.step, batch.version) for batch in batches] == [(1, 2, 2), (0, 1, 1)]
+    assert [(batch.epoch, batch.step, batch.version) for batch in batches] == [(1, 3, 3), (1, 2, 2), (0, 1, 1)]
     assert any("rolled back to version 0" in line for line in world.said)
 
 

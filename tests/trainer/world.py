@@ -102,6 +102,4 @@ class World:
         """Run the loop to its end; `commit` may change the loop before it starts."""
         loop = Loop(self.settings, self.feed, self.stop, self.said.append, httpx.MockTransport(self.gateway))
         commit(loop)
-        loop.run(
-            lambda loop: PolicyTrainer(self.settings, tiny_model(), tiny_tokenizer(), loop.steps(), loop.commit)
-        )
+        loop.run(lambda loop: PolicyTrainer(self.settings, tiny_model(), tiny_tokenizer(), loop.steps(), loop.commit))
