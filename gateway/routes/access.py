@@ -48,7 +48,7 @@ class Page(Record, frozen=True):
     cursor: str | None
 
 
-def page_of(
+async def page_of(
     limit: Annotated[str | None, Query()] = None,
     cursor: Annotated[str | None, Query(max_length=512, pattern=r"^[^\x00]*$")] = None,
 ) -> Page:
@@ -56,7 +56,12 @@ def page_of(
     return Page(limit=_size(limit), cursor=cursor or None)
 
 
-ServicesOf = Annotated[Services, Depends(services_of)]
+async def _services(request: Request) -> Services:
+    """`services_of` as a dependency: FastAPI would run a plain function in a thread."""
+    return services_of(request)
+
+
+ServicesOf = Annotated[Services, Depends(_services)]
 Reader = Annotated[Caller, Depends(needs(Scope.READ))]
 Admin = Annotated[Caller, Depends(needs(Scope.ADMIN))]
 Agent = Annotated[Caller, Depends(needs(Scope.AGENT))]

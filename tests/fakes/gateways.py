@@ -81,7 +81,7 @@ async def running_gateway(
     engine: ScriptedEngine | str, data_dir: Path, env: Mapping[str, str] | None = None
 ) -> AsyncIterator[RunningGateway]:
     """Serve until the block ends; raises what the start refused."""
-    listener = socket.socket()
+    listener = socket.socket(proto=socket.IPPROTO_TCP)  # else asyncio leaves Nagle on
     listener.bind(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     given = {
