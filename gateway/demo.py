@@ -33,6 +33,8 @@ from tracker.types import Record, Scope
 
 TEMPERATURE: Final = 1.0
 NUM_AT_ONCE: Final = 32
+NUM_LINES: Final = 40
+"""A count up to this is told one by one where there is no terminal."""
 KEPT: Final = "models"
 MARKER: Final = ".hone-demo"
 """Only a folder with this file, or an empty one, is ever wiped."""
@@ -51,16 +53,21 @@ class DemoSettings(Record, frozen=True):
 
 
 class ShownProgress:
-    """Tells the driver's progress as bars."""
+    """Tells the driver's progress: as bars on a terminal, else a line for each quarter of an evaluation or step."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._bars: dict[str, TaskID] = {}
+        self._told: set[tuple[str, int]] = set()
 
     def tell(self, name: str, done: int, total: int, note: str = "") -> None:
         if name not in self._bars:
             self._bars[name] = self._progress.add_task(name, total=total, note="")
         self._progress.update(self._bars[name], completed=done, note=note)
+        quarter = (name, done * 4 // total if total > NUM_LINES else done)
+        if not self._progress.console.is_terminal and quarter not in self._told:
+            self._told.add(quarter)
+            self._progress.console.print(f"{name}: {done} of {total}  {note}", highlight=False, soft_wrap=True)
 
 
 async def run_demo(settings: DemoSettings, env: Mapping[str, str], console: Console) -> Summary:
@@ -98,7 +105,9 @@ async def _play(settings: DemoSettings, stack: LocalStack, script: Path, console
         stack.client(Scope.ADMIN) as admin,
         Agents(script, settings.data_dir / "logs" / "agents.log", NUM_AT_ONCE) as agents,
     ):
-        with Progress(*columns, TextColumn("{task.fields[note]}"), console=console) as progress:
+        with Progress(
+            *columns, TextColumn("{task.fields[note]}"), console=console, disable=not console.is_terminal
+        ) as progress:
             driver = Driver(starter, scorer, admin, agents, ShownProgress(progress), settings.seed)
             before = await evaluate(driver, "held-out before", held_out, 0)
             training = Training(driver, training_tasks(settings.seed), settings.steps)
