@@ -26,6 +26,7 @@ from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
@@ -171,6 +172,18 @@ class PolicyTrainer(GRPOTrainer):
     def get_train_dataloader(self) -> Any:
         """Steps as they become ready; never prepared by accelerate, whose look-ahead would wait for the next one."""
         return _StepLoader(self, self._steps)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """The library's schedule, one step ahead: its warm-up begins with a step at rate 0, which would be wasted."""
+        is_new = self.lr_scheduler is None
+        scheduler = super().create_scheduler(num_training_steps, optimizer)
+        if is_new and isinstance(scheduler, LambdaLR):
+            scheduler.lr_lambdas = [_one_ahead(rate) for rate in scheduler.lr_lambdas]
+            for group, base, rate in zip(
+                scheduler.optimizer.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True
+            ):
+                group["lr"] = base * rate(0)
+        return scheduler
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Not estimated: what the library counts is padded input, of which a step has none."""
@@ -362,6 +375,15 @@ class PolicyTrainer(GRPOTrainer):
 
     def stop(self) -> None:
         self.control.should_training_stop = True
+
+
+def _one_ahead(rate: Callable[[int], float]) -> Callable[[int], float]:
+    """A schedule that gives each step the rate of the next; a plain function, which no checkpoint tries to hold."""
+
+    def ahead(step: int) -> float:
+        return rate(step + 1)
+
+    return ahead
 
 
 class _StepLoader:

@@ -150,6 +150,13 @@ def test_training_can_stop_after_a_step_and_go_on_from_its_checkpoint_as_if_it_h
         assert torch.equal(tensor, expected[name]), name
 
 
+def test_the_first_step_moves_the_weights(tmp_path: Path) -> None:
+    trainer = trainer_for(settings_for(tmp_path, max_steps=1), [step_of(conversations(1))])
+    before = trainer.adapter_weights()
+    trainer.train()
+    assert any(not torch.equal(tensor, before[name]) for name, tensor in trainer.adapter_weights().items())
+
+
 def test_adapter_files_hold_the_weights_and_nothing_an_engine_refuses(tmp_path: Path) -> None:
     trainer = trainer_for(settings_for(tmp_path))
     folder = tmp_path / "adapter"
