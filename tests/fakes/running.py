@@ -141,7 +141,7 @@ async def running_door(
 @asynccontextmanager
 async def serving(app: Any) -> AsyncIterator[str]:
     """An ASGI application on a free port."""
-    listener = socket.socket()
+    listener = socket.socket(proto=socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
