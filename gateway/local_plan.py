@@ -81,6 +81,8 @@ def plan_local(env: Mapping[str, str], cwd: Path, engine_ports: list[int]) -> Lo
         full["HONE_ENGINES"] = ",".join(engine.url for engine in engines)
     full["PYTHONPATH"] = ":".join(filter(None, (str(SOURCE_ROOT), env.get("PYTHONPATH", ""))))
     full["PYTHONUNBUFFERED"] = "1"
+    # Engine and trainer share the cores: threads that spin while they wait take them from the other.
+    full.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     return LocalPlan(
         settings=load(full, cwd),
         engines=engines,
