@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -33,8 +33,9 @@ from trl import GRPOConfig, GRPOTrainer
 from tracker.errors import SettingsError
 from tracker.samples import Row
 from tracker.timeline import num_distinct_tokens
-from trainer.branches import Scores, Tile, check_contexts, cut, merge_rows, score, slots_of, tile_branches
+from trainer.branches import Scores, Tile, score, slots_of
 from trainer.config import TrainerSettings
+from trainer.micro_batches import Plan, carry_back, in_order, plan_rows
 from trainer.offpolicy import effective_share, gaps, off_policy_weights
 from trainer.steps import Report, Step
 from trainer.weights import row_weights
@@ -43,24 +44,6 @@ LOG: Final = logging.getLogger("hone.trainer")
 UNBOUNDED_STEPS: Final = 10**9
 UNSERVED_TARGETS: Final = ("lm_head", "embed_tokens", "embed_in", "embed_out", "wte", "wpe")
 SMALLEST_BUDGET: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How the rows of a step run through the model."""
-
-    rows: tuple[Row, ...]
-    micro_batches: tuple[tuple[Tile, ...], ...]
-    num_branches: int
-    num_merged_tokens: int
-
-
-def plan_rows(rows: tuple[Row, ...], budget: int) -> Plan:
-    """Merge, tile and cut the rows, having checked that each keeps its context."""
-    branches = merge_rows(rows)
-    check_contexts(rows, branches)
-    merged = sum(len(branch.input_ids) for branch in branches)
-    return Plan(rows, cut(tile_branches(branches, budget), budget), len(branches), merged)
 
 
 def lora_config(settings: TrainerSettings) -> LoraConfig:
@@ -236,14 +219,14 @@ class PolicyTrainer(GRPOTrainer):
         whole = len(plan.micro_batches) == 1
         with torch.set_grad_enabled(whole):
             pieces = [self._score(model, plan, tiles) for tiles in plan.micro_batches]
-        scores = _in_order(pieces, plan)
+        scores = in_order(pieces, plan)
         reference_N = self._reference(model, plan) if self.beta else None
         leaves = Scores(scores.logps_N.detach().requires_grad_(), scores.entropies_N.detach().requires_grad_())
         loss = self._loss(step, leaves, reference_N)
         loss.backward()
         for tiles in plan.micro_batches:
             again = pieces[0] if whole else self._score(model, plan, tiles)
-            _backward(again, leaves, slots_of(tiles, plan.rows).to(again.logps_N.device))
+            carry_back(again, leaves, slots_of(tiles, plan.rows).to(again.logps_N.device))
         return loss.detach(), self._report(step, plan, leaves, loss.detach())
 
     def _score(self, model: nn.Module, plan: Plan, tiles: Sequence[Tile]) -> Scores:
@@ -253,7 +236,7 @@ class PolicyTrainer(GRPOTrainer):
     def _reference(self, model: nn.Module, plan: Plan) -> Tensor:
         """Log-probabilities of the base model."""
         with torch.no_grad(), self._lora.disable_adapter():
-            return _in_order([self._score(model, plan, tiles) for tiles in plan.micro_batches], plan).logps_N
+            return in_order([self._score(model, plan, tiles) for tiles in plan.micro_batches], plan).logps_N
 
     def _loss(self, step: Step, leaves: Scores, reference_N: Tensor | None) -> Tensor:
         inputs = self._loss_inputs(step, leaves.logps_N.detach())
@@ -421,29 +404,6 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 def _no_reward(**_: Any) -> list[float]:
     """TRL wants a reward function; rewards come from the ledger, so this one is never called."""
     raise AssertionError("rewards come from the ledger")
-
-
-def _in_order(pieces: Sequence[Scores], plan: Plan) -> Scores:
-    """The scores of all micro-batches, brought into the order of the rows."""
-    slots = torch.cat([slots_of(tiles, plan.rows) for tiles in plan.micro_batches])
-    order = torch.argsort(slots).to(pieces[0].logps_N.device)
-    return Scores(
-        torch.cat([piece.logps_N for piece in pieces])[order],
-        torch.cat([piece.entropies_N for piece in pieces])[order],
-    )
-
-
-def _backward(scores: Scores, leaves: Scores, slots_N: Tensor) -> None:
-    """Give the model's outputs the gradients that the loss left at the leaves."""
-    outputs, gradients = [scores.logps_N], [_gradient(leaves.logps_N)[slots_N]]
-    if scores.entropies_N.requires_grad:
-        outputs.append(scores.entropies_N)
-        gradients.append(_gradient(leaves.entropies_N)[slots_N])
-    torch.autograd.backward(outputs, gradients)
-
-
-def _gradient(leaf: Tensor) -> Tensor:
-    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
 
 def _engine_logps(rows: Sequence[Row], like: Tensor) -> Tensor:
