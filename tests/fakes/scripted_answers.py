@@ -57,6 +57,8 @@ class Script:
     with_usage: bool = True
     delay_s: float = 0.0
     """Before the first byte of the answer, headers included."""
+    gate: asyncio.Event | None = None
+    """Answer only once this is set: a test then says when, instead of hoping that a delay is long enough."""
     headers_first: bool = False
     """Send the 200 and its headers before `delay_s` passes."""
     event_delay_s: float = 0.0

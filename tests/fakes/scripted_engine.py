@@ -174,6 +174,8 @@ class ScriptedEngine:
             return web.json_response(scored(received, self.processed_logprobs))
         script = self._next(received)
         try:
+            if script.gate is not None:
+                await script.gate.wait()
             if script.delay_s and not script.headers_first:
                 await asyncio.sleep(script.delay_s)
             if script.status != 200:

@@ -160,13 +160,15 @@ async def test_a_session_key_finishes_its_own_episode_as_ok_or_failed_and_does_n
 async def test_a_deleted_episode_is_gone_and_a_call_in_flight_cannot_bring_it_back(
     gateway: RunningGateway, engine: ScriptedEngine
 ) -> None:
-    engine.script(Script(delay_s=0.3))
+    gate = asyncio.Event()
+    engine.script(Script(gate=gate))
     episode = await gateway.open()
     path = f"/v1/episodes/{episode['episode_id']}"
     call = asyncio.create_task(gateway.chat(episode))
     while not engine.calls:
         await asyncio.sleep(0.01)
     assert (await gateway.admin.delete(path)).status_code == 200
+    gate.set()
     assert not (await call).is_success
     for part in ("", "/samples", "/timeline"):
         assert_is_error(await gateway.admin.get(path + part), 404)
@@ -231,7 +233,8 @@ async def test_a_reward_repeats_under_its_key_and_refuses_another_body(gateway: 
 async def test_a_call_leads_to_its_episode_while_it_still_streams(
     gateway: RunningGateway, engine: ScriptedEngine
 ) -> None:
-    engine.script(Script(delay_s=0.5))
+    gate = asyncio.Event()
+    engine.script(Script(gate=gate))
     episode = await gateway.open()
     call = asyncio.create_task(gateway.chat(episode))
     timeline = f"/v1/episodes/{episode['episode_id']}/timeline"
@@ -243,6 +246,7 @@ async def test_a_call_leads_to_its_episode_while_it_still_streams(
     assert (answer.json()["waiting"], answer.json()["ended"]) == (1, False)
     final = await gateway.admin.post("/v1/reward", json={"episode_id": episode["episode_id"], "reward": 1})
     assert (final.json()["waiting"], final.json()["ended"]) == (1, True)
+    gate.set()
     assert (await call).json()["id"] == call_id
     shown = await gateway.until(f"/v1/episodes/{episode['episode_id']}", state="archived")
     assert shown["num_calls"] == 1

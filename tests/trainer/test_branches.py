@@ -12,6 +12,8 @@ from tracker.errors import CorruptRecord
 from tracker.samples import Row
 from trainer.branches import Branch, check_contexts, cut, merge_rows, score, slots_of, tile_branches
 
+pytestmark = pytest.mark.slow
+
 ids = st.lists(st.integers(0, 3), min_size=1, max_size=5)
 some_rows = st.lists(st.tuples(ids, ids), min_size=1, max_size=12).map(lambda pairs: [row(*pair) for pair in pairs])
 

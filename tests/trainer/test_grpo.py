@@ -25,7 +25,7 @@ from trainer.steps import Report, Step
 from trainer.weights import LOSSES
 
 # The libraries' own deprecations are not ours to fix.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
 def step_of(rows: Sequence[Row], loss: str = "dapo", number: int = 1) -> Step:

@@ -16,7 +16,7 @@ from tracker.types import GroupState
 from trainer.loop import Loop
 
 # The libraries' own deprecations are not ours to fix.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
 class Killed(BaseException):

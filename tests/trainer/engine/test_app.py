@@ -12,6 +12,8 @@ import httpx
 import openai
 import pytest
 
+pytestmark = pytest.mark.slow
+
 HELLO = [{"role": "user", "content": "hello there"}]
 Start = Callable[..., AbstractContextManager[str]]
 

@@ -13,6 +13,8 @@ from trainer.engine.scheduler import Ask, Event, Failure, Lane, Running, Token
 from trainer.engine.slots import BLOCK
 from trainer.engine.weights import cache_shape, forward, load_model
 
+pytestmark = pytest.mark.slow
+
 PLAIN = SamplingSettings()
 
 
