@@ -16,12 +16,12 @@ import msgspec
 from gateway.adapter_folder import check_folder, copy_folder, folder_name
 from gateway.engines import EnginePool, Serving
 from gateway.lookups import SETTLED, VersionBook
-from gateway.probe import Probe, is_weak, judge_probe, logprob_in
+from gateway.probe import is_weak, judge_probe, logprob_in
 from tracker.clock import Clock
 from tracker.errors import Conflict, HoneError, NotFound, Unavailable, UpstreamFailed
 from tracker.settings import StoreSettings
 from tracker.store import EpisodeStore, Ledger, Routing
-from tracker.types import DEFAULT, Policy, Record, Version, VersionState
+from tracker.types import DEFAULT, Policy, Probe, Record, Version, VersionState
 
 LOG: Final = logging.getLogger("hone.hotswap")
 REPEATABLE: Final = frozenset({VersionState.RESERVED, VersionState.LOADING, VersionState.FAILED})

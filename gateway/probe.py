@@ -12,26 +12,9 @@ from statistics import fmean
 from typing import Final
 
 from gateway.scoring import TOKEN_ID
-from tracker.types import Record
+from tracker.types import Probe, Record
 
 NOISE_FACTOR: Final = 3.0
-
-
-class ProbePoint(Record, frozen=True):
-    """One token after one prompt, with its log-probability under this version, the one before, and the base."""
-
-    prompt_ids: tuple[int, ...]
-    token_id: int
-    logprob: float
-    previous: float
-    base: float
-
-
-class Probe(Record, frozen=True):
-    """What a version is recognised by; `noise` is the trainer's estimate of the arithmetic's own scatter in nats."""
-
-    points: tuple[ProbePoint, ...]
-    noise: float = 0.0
 
 
 class Verdict(Record, frozen=True):

@@ -317,6 +317,23 @@ class Version(Record, frozen=True):
     created_ms: int = 0
 
 
+class ProbePoint(Record, frozen=True):
+    """One token after one prompt, with its log-probability under this version, the one before, and the base."""
+
+    prompt_ids: tuple[int, ...]
+    token_id: int
+    logprob: float
+    previous: float
+    base: float
+
+
+class Probe(Record, frozen=True):
+    """What a version is recognised by; `noise` is the trainer's estimate of the arithmetic's own scatter in nats."""
+
+    points: tuple[ProbePoint, ...]
+    noise: float = 0.0
+
+
 class Policy(Record, frozen=True):
     """A policy as the ledger knows it: its epoch rises at each rollback; `active` is the version new pins get."""
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from tracker.samples import Row
-from tracker.types import Record
+from tracker.types import ProbePoint
 from trainer.branches import Tile, merge_rows, tempered_logits
 from trainer.grpo import PolicyTrainer
 
@@ -28,17 +28,9 @@ MAX_POINTS: Final = 12
 NUM_LIKELY: Final = 20
 
 
-class Point(Record, frozen=True):
-    """One token after one prompt, under three versions."""
-
-    prompt_ids: tuple[int, ...]
-    token_id: int
-    logprob: float
-    previous: float
-    base: float
-
-
-def probe_points(trainer: PolicyTrainer, rows: Sequence[Row], previous: dict[str, Tensor] | None) -> tuple[Point, ...]:
+def probe_points(
+    trainer: PolicyTrainer, rows: Sequence[Row], previous: dict[str, Tensor] | None
+) -> tuple[ProbePoint, ...]:
     """Points from the shortest rows, most telling first. `previous` are the weights before; `None` is the base."""
     chosen = _contexts(rows)
     current_NV, base_NV, previous_NV = _under_each(trainer, chosen, previous)
@@ -48,7 +40,7 @@ def probe_points(trainer: PolicyTrainer, rows: Sequence[Row], previous: dict[str
     prompts = [row.prompt_ids + row.sampled_ids[:end] for row in chosen for end in range(len(row.sampled_ids))]
     order = [int(number) for number in change_N.argsort(descending=True)[:MAX_POINTS]]
     return tuple(
-        Point(
+        ProbePoint(
             prompt_ids=prompts[number],
             token_id=int(likely_NK[number, place]),
             logprob=float(now[number, place]),

@@ -21,12 +21,12 @@ import msgspec
 from torch import Tensor
 
 from tracker.errors import Conflict, SettingsError
-from tracker.types import Version, VersionState
+from tracker.types import ProbePoint, Version, VersionState
 from trainer.checkpoints import aside
 from trainer.config import TrainerSettings
 from trainer.feed import Feed
 from trainer.grpo import PolicyTrainer, read_weights
-from trainer.probe import Point, probe_points
+from trainer.probe import probe_points
 from trainer.steps import Step
 
 CONFLICT: Final = 409
@@ -114,7 +114,7 @@ class Publisher:
         return version
 
     def _register(
-        self, version: Version, metrics: dict[str, Any], points: tuple[Point, ...], noise: float | None
+        self, version: Version, metrics: dict[str, Any], points: tuple[ProbePoint, ...], noise: float | None
     ) -> Published:
         """Ask the gateway to serve it, again and again while it cannot be reached."""
         body = {

@@ -11,12 +11,11 @@ from pydantic import Field
 from gateway.answers import JsonResponse
 from gateway.dependencies import Services
 from gateway.hotswap import Publication
-from gateway.probe import Probe, ProbePoint
 from gateway.routes.access import Publisher, Reader, ServicesOf
 from gateway.routes.bodies import Body, Text, body_of, documented
 from gateway.routes.views import policy_view
 from tracker.errors import Conflict, NotFound
-from tracker.types import VersionState
+from tracker.types import Probe, ProbePoint, VersionState
 
 router = APIRouter(prefix="/v1/policies", tags=["policies"])
 MAX_POINTS: Final = 64

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.probe import Probe, ProbePoint, is_weak, judge_probe, logprob_in
+from gateway.probe import is_weak, judge_probe, logprob_in
+from tracker.types import Probe, ProbePoint
 
 logprobs = st.floats(-20, 0)
 
