@@ -1,0 +1,128 @@
+"""What is trained is decided once: staleness, frozen credit, and receipts that refuse what was not sampled."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from tests.tracker.building import call
+from tracker.credit import EpisodeOutcome
+from tracker.errors import CorruptRecord
+from tracker.samples import Row, rows_of
+from tracker.types import Call, EpisodeStatus, Group, RunSettings, SkipReason, Version, VersionState
+from trainer.taking import Course, LoadedGroup, credited_rows, manifest_of, verdicts
+
+RUN = RunSettings(run="r", staleness=1)
+COURSE = Course(active=5, served=(1, 2, 4, 5))
+
+
+def turn(episode: str, number: int, version: int) -> Call:
+    prompt = (1, 2) if number == 0 else (1, 2, 7, 99, 98)
+    return call(f"{episode}-{number}", number, prompt, (7, 99), episode_id=episode, version=version)
+
+
+def group(*episodes: tuple[float | None, tuple[int, ...]]) -> LoadedGroup:
+    """Episodes by reward and by the versions of their turns."""
+    outcomes = tuple(
+        EpisodeOutcome(
+            episode_id=f"e{place}",
+            status=EpisodeStatus.OK,
+            reward=reward,
+            calls=tuple(turn(f"e{place}", number, version) for number, version in enumerate(versions)),
+            call_rewards={},
+        )
+        for place, (reward, versions) in enumerate(episodes)
+    )
+    found = Group(group_id="g", tenant="default", run="r", task="t", round=0, size=len(outcomes))
+    return LoadedGroup(found, outcomes, len(outcomes))
+
+
+def trained(loaded: LoadedGroup, run: RunSettings = RUN) -> tuple[SkipReason | None, set[str]]:
+    (verdict,) = verdicts([loaded], run, "p", COURSE)
+    return verdict.skip, {item.call_id for item in verdict.credit}
+
+
+def test_a_lag_counts_the_versions_that_were_served_not_the_numbers_between():
+    versions = [
+        Version(policy="p", version=number, state=state)
+        for number, state in ((1, VersionState.RETIRED), (2, VersionState.FAILED), (3, VersionState.ACTIVE))
+    ]
+    course = Course.of(3, versions)
+    assert [course.lag(number) for number in (0, 1, 2, 3)] == [2, 1, 1, 0]
+
+
+def test_calls_within_the_bound_are_all_trained():
+    assert trained(group((1.0, (5,)), (0.0, (4,)))) == (None, {"e0-0", "e1-0"})
+
+
+def test_a_group_with_an_episode_that_is_all_too_old_expires():
+    assert trained(group((1.0, (5,)), (0.0, (2,)))) == (SkipReason.EXPIRED, set())
+
+
+def test_an_episode_that_moved_on_loses_its_old_calls_only():
+    run = msgspec.structs.replace(RUN, pin="call")
+    assert trained(group((1.0, (2, 5)), (0.0, (5, 5))), run) == (None, {"e0-1", "e1-0", "e1-1"})
+
+
+def test_stale_groups_are_trained_where_the_run_says_so():
+    run = msgspec.structs.replace(RUN, on_stale="train")
+    assert trained(group((1.0, (5,)), (0.0, (1,))), run) == (None, {"e0-0", "e1-0"})
+
+
+def test_equal_rewards_teach_nothing():
+    assert trained(group((1.0, (5,)), (1.0, (5,)))) == (SkipReason.NO_VARIANCE, set())
+
+
+def test_a_group_without_calls_of_the_policy_has_no_rows():
+    (verdict,) = verdicts([group((1.0, (5,)), (0.0, (5,)))], RUN, "another", COURSE)
+    assert verdict.skip is SkipReason.NO_IDS
+
+
+def test_only_calls_with_frozen_credit_become_rows():
+    loaded = group((1.0, (5, 5)), (0.0, (5,)))
+    (verdict,) = verdicts([loaded], RUN, "p", COURSE)
+    calls = {outcome.episode_id: outcome.calls for outcome in loaded.outcomes}
+    rows, advantages = credited_rows(calls, RUN, "p", verdict.credit[:2])
+    assert [row.call_id for row in rows] == [item.call_id for item in verdict.credit[:2]]
+    assert list(advantages) == [item.advantage for item in verdict.credit[:2]]
+
+
+def test_a_batch_whose_calls_are_gone_is_refused():
+    loaded = group((1.0, (5,)), (0.0, (5,)))
+    (verdict,) = verdicts([loaded], RUN, "p", COURSE)
+    calls = {outcome.episode_id: outcome.calls for outcome in loaded.outcomes} | {"e1": ()}
+    with pytest.raises(CorruptRecord, match="e1-0"):
+        credited_rows(calls, RUN, "p", verdict.credit)
+
+
+def rows_and_call() -> tuple[Row, Call]:
+    made = turn("e0", 1, 5)
+    (row,) = rows_of([made], RUN, "p")
+    return row, made
+
+
+def test_a_manifest_names_the_receipt_and_place_of_every_trained_span():
+    row, made = rows_and_call()
+    (span,) = json.loads(manifest_of([row], {made.call_id: made}))["spans"]
+    assert (span["call_id"], span["start"], span["end"]) == ("e0-1", 5, 7)
+    assert span["receipt"] == row.receipt.hex()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sampled_ids": (8, 99)},
+        {"prompt_ids": (1, 2, 7, 99, 97)},
+        {"logprobs": (-0.125, -0.5)},
+        {"version": 4},
+        {"adapter_digest": "ab"},
+        {"temperature": 0.5},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_row_that_is_not_what_its_receipt_says_is_refused(change: dict[str, object]):
+    row, made = rows_and_call()
+    with pytest.raises(CorruptRecord, match="e0-1"):
+        manifest_of([msgspec.structs.replace(row, **change)], {made.call_id: made})
