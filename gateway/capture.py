@@ -23,6 +23,8 @@ NO_LOGPROB: Final = -9999.0
 RARE: Final = 20
 """What less than one answer in so many ends in is no end token."""
 MAX_TOKEN_ID: Final = 2**31
+MAX_COUNT: Final = 2**31
+"""More than any answer has tokens or choices; JSON knows numbers that no record can hold."""
 MALFORMED: Final = "The engine's answer is not understood"
 
 
@@ -146,7 +148,7 @@ class Capture:
 
     def _take_choice(self, choice: Json) -> None:
         index = choice.get("index", 0)
-        if type(index) is not int or index < 0:
+        if type(index) is not int or not 0 <= index < MAX_COUNT:
             raise UpstreamFailed(f"{MALFORMED}: a choice without an index.")
         fold = self._choices.get(index)
         if fold is None:
@@ -254,4 +256,5 @@ def _token_ids(value: object) -> list[int]:
 
 
 def _count(value: object) -> int | None:
-    return value if type(value) is int else None
+    """A count as it was told; one that no answer could have stays wrong."""
+    return max(-1, min(value, MAX_COUNT)) if type(value) is int else None

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from gateway.dialects.base import Asked, Json, Limits, decode_as, parse_fields, refuse_forbidden, walk
-from gateway.dialects.fields import CommonFields, check_common, check_limit, owned_body, sampling_asked
+from gateway.dialects.fields import CommonFields, Int64, check_common, check_limit, owned_body, sampling_asked
 from tracker.errors import BadRequest
 from tracker.types import Sampling
 
@@ -38,9 +38,9 @@ class _Body(CommonFields, kw_only=True):
     """The fields that must be known, with the types the dialect gives them."""
 
     messages: list[msgspec.Raw]
-    max_completion_tokens: int | None = None
+    max_completion_tokens: Int64 | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: Int64 | None = None
     include_reasoning: bool | None = None
     tool_choice: str | Json | None = None
     tools: list[msgspec.Raw] | None = None

@@ -12,7 +12,7 @@ from typing import Final, cast
 import msgspec
 
 from gateway.dialects.base import Asked, Limits, decode_as, parse_fields, refuse_forbidden
-from gateway.dialects.fields import CommonFields, check_common, owned_body, sampling_asked
+from gateway.dialects.fields import CommonFields, Int64, check_common, owned_body, sampling_asked
 from tracker.errors import BadRequest
 from tracker.types import Sampling
 
@@ -24,9 +24,9 @@ class _Body(CommonFields, kw_only=True):
     """The fields that must be known, with the types the dialect gives them."""
 
     prompt: msgspec.Raw
-    logprobs: int | None = None
+    logprobs: Int64 | None = None
     echo: bool | None = None
-    best_of: int | None = None
+    best_of: Int64 | None = None
 
 
 class Completions:

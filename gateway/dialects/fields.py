@@ -7,7 +7,7 @@ always asked for token ids, log-probabilities and usage. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -27,6 +27,8 @@ CONSTRAINTS: Final = (
 )
 """Fields that shape the answer with a grammar."""
 NEUTRAL_BIASES: Final = (b"{}", b"[]", b"0", b"false", b"0.0")
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""A whole number as engines and records hold one; JSON knows longer ones."""
 
 
 class _StreamOptions(msgspec.Struct):
@@ -43,16 +45,16 @@ class CommonFields(msgspec.Struct):
     model: str
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
-    n: int | None = None
-    max_tokens: int | None = None
+    n: Int64 | None = None
+    max_tokens: Int64 | None = None
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None
+    top_k: Int64 | None = None
     min_p: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
-    seed: int | None = None
+    seed: Int64 | None = None
     return_token_ids: bool | None = None
     response_format: _ResponseFormat | None = None
     stop: str | list[str] | None = None

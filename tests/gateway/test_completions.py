@@ -42,6 +42,8 @@ def test_one_prompt_goes_on_as_it_was_written(prompt: Any) -> None:
         {"logprobs": 99},
         {"n": 9},
         {"max_tokens": 0},
+        {"max_tokens": 2**64},
+        {"seed": -(2**64)},
         {"prompt_embeds": "x"},
     ],
 )
