@@ -174,9 +174,9 @@ class Exchange:
                 await self._reply.events(data)
 
     def _take(self, event: SseEvent) -> bytes:
-        """What of an event goes on now; from the last finish reason on it is held instead."""
+        """What of an event goes on now; from the last finish reason on it is held instead, a whole answer always."""
         passed = self._pass(event)
-        if self._capture.is_finished:
+        if self._capture.is_finished or not self._order.asked.streams:
             self._held.append(passed)
             return b""
         return passed

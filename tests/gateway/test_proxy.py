@@ -222,11 +222,20 @@ async def test_a_stream_that_fails_before_its_first_event_is_a_real_status(door:
     assert await answers_the_next_call(door)
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"5", b'{"error": {"message": "x"}}', b'{"choices": 3}', b"\xff"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"{", b"[]", b"5", b'{"error": {"message": "x"}}', b'{"choices": 3}', b"\xff", b'{"choices": []}'),
+        b'{"choices": [{"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": null}]}',
+        b'{"choices": [{"index": 1%s, "message": {}, "finish_reason": "stop"}]}' % (b"0" * 30),
+    ],
+)
 async def test_a_whole_answer_that_is_none_is_502(door: RunningDoor, body: bytes) -> None:
     episode = await door.open_episode()
     door.engine.script(Script(raw_body=body))
-    assert (await door.chat(episode, BODY)).status == 502
+    answered = await door.chat(episode, BODY)
+    assert (answered.status, answered.headers["content-type"]) == (502, "application/json")
+    assert json.loads(answered.raw)["error"]["type"] == "upstream_error"
     assert (await settled(door, episode)).state is CallState.FAILED
 
 
