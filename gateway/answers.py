@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 from starlette.responses import Response
@@ -12,7 +12,8 @@ from starlette.responses import Response
 from tracker.errors import Gone, HoneError
 from tracker.types import Record
 
-JSON = "application/json"
+JSON: Final = "application/json"
+MAX_MESSAGE_CHARS: Final = 4_000
 
 
 class JsonResponse(Response):
@@ -54,5 +55,6 @@ def error_answer(error: HoneError) -> JsonResponse:
 
 
 def error_body(error: HoneError) -> dict[str, Any]:
-    """An error in OpenAI's form."""
-    return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
+    """An error in OpenAI's form; a message repeats no more of what was sent than a person reads."""
+    message = error.message[:MAX_MESSAGE_CHARS]
+    return {"error": {"message": message, "type": error.kind, "param": error.param, "code": error.code}}

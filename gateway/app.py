@@ -59,12 +59,15 @@ class Gateway:
         await target(scope, receive, send)
 
     def _target(self, scope: Scope) -> ASGIApp:
-        """The door for an agent's path; else FastAPI, with doubled and trailing slashes taken out of the path."""
+        """The door for an agent's path; else FastAPI, with slashes and versions too many taken out of the path."""
         if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
             raise TooLarge(f"The headers are larger than {MAX_HEADER_BYTES} bytes together.")
         if normalise(scope.get("raw_path") or scope["path"].encode()) is not None:
             return self._api.state.door
-        scope["path"] = "/" + "/".join(part for part in scope["path"].split("/") if part)
+        segments = [part for part in scope["path"].split("/") if part]
+        while segments[:2] == ["v1", "v1"]:
+            segments = segments[1:]
+        scope["path"] = "/" + "/".join(segments)
         return self._api
 
 

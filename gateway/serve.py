@@ -1,4 +1,7 @@
-"""Runs the gateway under uvicorn: one process, or several workers before one pair of stores."""
+"""Runs the gateway under uvicorn: one process, or several workers before one pair of stores.
+
+What is no HTTP at all is refused here, before any application sees it, in the form of every other error.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,31 @@ import copy
 import os
 from typing import Any, Final
 
+import msgspec
 import uvicorn
 from uvicorn.config import LOGGING_CONFIG
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from gateway.answers import JSON, error_body
 from gateway.app import create_app
 from gateway.settings import GatewaySettings
+from tracker.errors import BadRequest
 from tracker.redis_server import EmbeddedRedis
 
 MAX_REQUEST_LINE_BYTES: Final = 64 * 1024
 KEEP_ALIVE_S: Final = 75
 WORKER_APP: Final = "gateway.app:create_app_of_environment"
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """uvicorn's own, which would answer what it cannot parse in plain text."""
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse and close: where the next request would begin is not known."""
+        body = msgspec.json.encode(error_body(BadRequest(msg, code="invalid_http")))
+        head = f"HTTP/1.1 400 Bad Request\r\ncontent-type: {JSON}\r\ncontent-length: {len(body)}\r\nconnection: close"
+        self.transport.write(head.encode() + b"\r\n\r\n" + body)
+        self.transport.close()
 
 
 def serve(settings: GatewaySettings) -> None:
@@ -41,6 +59,7 @@ def _options(settings: GatewaySettings) -> dict[str, Any]:
     return {
         "host": settings.host,
         "port": settings.port,
+        "http": HttpProtocol,
         "log_config": log_config(),
         "access_log": settings.access_log,
         "server_header": False,

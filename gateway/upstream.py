@@ -16,6 +16,7 @@ from typing import Final, cast
 import aiohttp
 import msgspec
 
+from gateway.answers import MAX_MESSAGE_CHARS
 from gateway.dialects.base import Json
 from gateway.sse import MAX_EVENT_BYTES, SseEvent, SseParser
 from tracker.errors import UpstreamFailed
@@ -26,7 +27,6 @@ KEEPALIVE_S: Final = 3.0
 """Shorter than engines keep an idle connection (uvicorn: 5 s): a request on one just closed would fail for nothing."""
 DRAIN_S: Final = 0.5
 MAX_ERROR_BYTES: Final = 64 * 1024
-MAX_MESSAGE_CHARS: Final = 4_000
 PASSED_HEADERS: Final = ("retry-after",)
 OVERFLOW_MARKS: Final = ("context length", "context_length", "context window", "max_model_len", "maximum model length")
 UNREACHABLE: Final = "The engine cannot be reached."

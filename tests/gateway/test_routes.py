@@ -396,8 +396,15 @@ async def test_what_is_not_there_is_json_in_openais_form(gateway: RunningGateway
         assert_is_error(await gateway.admin.request(method, path), status)
 
 
-async def test_slashes_too_many_are_never_redirected(gateway: RunningGateway) -> None:
-    assert (await gateway.admin.post("/v1/episodes/", json={"task": "t"})).status_code == 201
+@pytest.mark.parametrize("path", ["/v1/episodes/", "//v1//episodes", "/v1/v1/episodes", "//v1/v1//v1/episodes/"])
+async def test_slashes_and_versions_too_many_are_never_redirected(gateway: RunningGateway, path: str) -> None:
+    assert (await gateway.admin.post(gateway.url + path, json={"task": "t"})).status_code == 201
+
+
+async def test_a_message_repeats_no_more_of_a_request_than_a_person_reads(gateway: RunningGateway) -> None:
+    answer = await gateway.admin.post("/v1/runs", json={"run": "r", "mode": "x" * 100_000})
+    assert_is_error(answer, 400)
+    assert len(answer.json()["error"]["message"]) <= 4_000
     assert (await gateway.admin.get(f"{gateway.url}//v1//episodes//")).status_code == 200
 
 
