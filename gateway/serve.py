@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import os
 from typing import Any, Final
 
 import msgspec
@@ -38,7 +37,7 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 def serve(settings: GatewaySettings) -> None:
-    """Serve until told to stop. Several workers share the embedded Redis, which their parent starts."""
+    """Serve until told to stop. Several workers share the embedded Redis: their parent starts it, any revives it."""
     if settings.workers == 1:
         uvicorn.run(create_app(settings), **_options(settings))
         return
@@ -49,7 +48,6 @@ def serve(settings: GatewaySettings) -> None:
     embedded = EmbeddedRedis(settings.stores.data_dir)
     asyncio.run(embedded.start())
     try:
-        os.environ["HONE_REDIS_URL"] = embedded.url
         uvicorn.run(WORKER_APP, factory=True, workers=settings.workers, **_options(settings))
     finally:
         asyncio.run(embedded.stop())

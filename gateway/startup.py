@@ -7,7 +7,9 @@ is refused now with `SettingsError`; what may come back (an engine that is down)
 from __future__ import annotations
 
 import logging
+import os
 import secrets
+import signal
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -40,6 +42,7 @@ HEARTBEAT_S: Final = 1.0
 HEARTBEAT_TTL_MS: Final = 8_000
 """A worker that missed this much of its heartbeats is dead, and its calls are lost."""
 REDIS_CHECK_S: Final = 0.5
+PARENT_CHECK_S: Final = 0.5
 
 
 @asynccontextmanager
@@ -128,3 +131,11 @@ async def _start_duties(services: Services) -> None:
     sweeper = Sweeper(store, services.ledger, services.clock)
     services.duties.start("sweeper", sweeper.sweep, settings.sweep_interval_s)
     services.duties.start("engines", services.swap.keep_up, settings.poll_interval_s)
+    if settings.workers > 1:
+        services.duties.start("parent", partial(_end_after, os.getppid()), PARENT_CHECK_S)
+
+
+async def _end_after(parent: int) -> None:
+    """Stop this worker once its parent was killed: it would keep the port, and no restart could have it."""
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -84,8 +84,10 @@ class EmbeddedRedis:
             await self._wait_until_it_answers(self._process)
 
     async def revive(self) -> None:
-        """Start the server again if this object started it and it has exited since."""
-        if self._process is not None and self._process.poll() is not None:
+        """Start the server again if it has exited, whoever started it: that one may have been killed before it."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        if await self._has_exited():
             await self.start()
 
     async def stop(self) -> None:
@@ -122,6 +124,18 @@ class EmbeddedRedis:
                 return await _ping(self._socket)
         except (OSError, TimeoutError):
             return False
+
+    async def _has_exited(self) -> bool:
+        """Whether nobody holds the socket. A server that is only slow does; a second one would share its files."""
+        try:
+            async with asyncio.timeout(PING_TIMEOUT_S):
+                _, writer = await asyncio.open_unix_connection(self._socket)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return True
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
+        return False
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         """A session of its own keeps a Ctrl-C at the terminal from ending it before the gateway has written."""

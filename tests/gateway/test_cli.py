@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import redis
 
 from tests.fakes.scripted_engine import ScriptedEngine
 
@@ -49,6 +50,11 @@ def free_port() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return str(probe.getsockname()[1])
+
+
+def listens(port: str) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", int(port))) == 0
 
 
 @pytest.fixture
@@ -121,6 +127,35 @@ async def test_a_gateway_starts_makes_keys_while_it_runs_and_stops_clean(
     socket_path = tmp_path / "data" / "redis" / "redis.sock"
     with socket.socket(socket.AF_UNIX) as probe, pytest.raises(OSError):
         probe.connect(str(socket_path))
+
+
+@pytest.mark.slow
+async def test_workers_end_with_their_parent_and_a_restart_keeps_everything(
+    engine: ScriptedEngine, tmp_path: Path
+) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    env = environment(tmp_path, HONE_ENGINES=engine.url, HONE_PORT=port, HONE_WORKERS="2")
+    with (tmp_path / "log").open("wb") as log:
+        for number in range(2):
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "gateway.cli", "gateway"), env=env, cwd=tmp_path, stdout=log, stderr=log
+            )
+            try:
+                await until_ready(url, process)
+                _, out, _ = await hone(env, "keys", "create", "--scope", "agent", "--scope", "read", "--json")
+                headers = {"Authorization": f"Bearer {json.loads(out)['key']}"}
+                async with httpx.AsyncClient(base_url=url, headers=headers) as client:
+                    assert len((await client.get("/v1/episodes")).json()["data"]) == number
+                    assert (await client.post("/v1/episodes", json={"task": "t"})).status_code == 201
+            finally:
+                process.send_signal(signal.SIGKILL if number == 0 else signal.SIGTERM)
+                await asyncio.wait_for(process.wait(), 30)
+            async with asyncio.timeout(30):
+                while listens(port):
+                    await asyncio.sleep(0.05)
+    # Whoever started it ends it, and that one was killed.
+    redis.Redis(unix_socket_path=str(tmp_path / "data" / "redis" / "redis.sock")).shutdown()
 
 
 @pytest.mark.slow

@@ -1,4 +1,6 @@
 import asyncio
+import os
+import signal
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -39,6 +41,30 @@ async def test_a_live_server_is_used_as_it_is_and_left_running(server: EmbeddedR
     assert other.pid is None
     await other.stop()
     await server.ping()
+
+
+async def test_a_server_that_died_is_revived_also_by_one_that_only_used_it(tmp_path: Path) -> None:
+    server, other = EmbeddedRedis(tmp_path), EmbeddedRedis(tmp_path)
+    await server.start()
+    await other.start()
+    await other.revive()
+    assert other.pid is None
+    await server.kill()
+    await asyncio.gather(*(one.revive() for one in (server, other)))
+    await other.ping()
+    assert [one.pid is None for one in (server, other)].count(True) == 1
+    await asyncio.gather(*(one.stop() for one in (server, other)))
+
+
+async def test_a_server_that_is_only_slow_is_not_started_twice(server: EmbeddedRedis, tmp_path: Path) -> None:
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGSTOP)
+    other = EmbeddedRedis(tmp_path)
+    try:
+        await other.revive()
+        assert other.pid is None
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
 
 
 async def test_two_that_start_at_once_run_one_server(tmp_path: Path) -> None:
