@@ -20,14 +20,14 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.answers import JsonResponse, error_answer
 from gateway.door import Door, normalise
 from gateway.routes import engines, episodes, groups, health, policies, rewards, runs
 from gateway.settings import GatewaySettings, load
 from gateway.startup import open_services
-from tracker.errors import BadRequest, HoneError, NotFound, SettingsError, TooLarge
+from tracker.errors import BadRequest, HoneError, NotFound, TooLarge
 
 LOG: Final = logging.getLogger("hone.app")
 MAX_HEADER_BYTES: Final = 64 * 1024
@@ -49,7 +49,7 @@ class Gateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._api(scope, receive, send)
+            await self._api(scope, receive, partial(self._tell, send))
             return
         try:
             target = self._target(scope)
@@ -57,6 +57,12 @@ class Gateway:
             await error_answer(error)(scope, receive, send)
             return
         await target(scope, receive, send)
+
+    async def _tell(self, send: Send, message: Message) -> None:
+        """Leave out the trace of a start that was refused on purpose: it has been told in one line already."""
+        if message["type"] == "lifespan.startup.failed" and getattr(self._api.state, "is_refused", False):
+            message = {"type": message["type"]}
+        await send(message)
 
     def _target(self, scope: Scope) -> ASGIApp:
         """The door for an agent's path; else FastAPI, with slashes and versions too many taken out of the path."""
@@ -104,7 +110,8 @@ async def _lifespan(settings: GatewaySettings, api: FastAPI) -> AsyncGenerator[N
                 yield
             finally:
                 await door.close()
-    except SettingsError as error:
+    except HoneError as error:
+        api.state.is_refused = True
         LOG.error("the gateway does not start: %s", error.message)
         raise
 

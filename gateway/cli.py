@@ -141,7 +141,7 @@ def create_key(
     scope: Annotated[list[Scope], typer.Option(help="May be given several times.")],
     tenant: Tenant = DEFAULT,
     label: Annotated[str, typer.Option(help="For people.")] = "",
-    expires_days: Annotated[float | None, typer.Option(min=0.0)] = None,
+    expires_days: Annotated[float | None, typer.Option(min=0.0, max=36_500.0)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a key. It is shown once."""

@@ -84,9 +84,13 @@ async def open_services(settings: GatewaySettings) -> AsyncGenerator[Services]:
 
 def make_folders(stores: StoreSettings) -> None:
     """The data folder, for its owner alone, and what lies in it."""
-    stores.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    stores.adapters_dir.mkdir(exist_ok=True)
-    stores.checkpoints_dir.mkdir(exist_ok=True)
+    try:
+        stores.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        stores.adapters_dir.mkdir(exist_ok=True)
+        stores.checkpoints_dir.mkdir(exist_ok=True)
+    except OSError as error:
+        told = f"HONE_DATA_DIR: name a folder that can be made; {error.filename}: {error.strerror}."
+        raise SettingsError(told) from error
 
 
 async def _start_embedded(stores: StoreSettings, stack: AsyncExitStack) -> EmbeddedRedis | None:

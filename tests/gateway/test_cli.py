@@ -32,11 +32,11 @@ def environment(tmp_path: Path, **more: str) -> dict[str, str]:
     }
 
 
-async def hone(env: Mapping[str, str], *arguments: str) -> tuple[int, str, str]:
+async def hone(env: Mapping[str, str], *arguments: str, **settings: str) -> tuple[int, str, str]:
     """Run a command to its end; its status and what it printed."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "gateway.cli", *arguments),
-        env=env,
+        env={**env, **settings},
         cwd=Path(env["HONE_DATA_DIR"]).parent,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -167,6 +167,13 @@ async def test_a_gateway_that_could_not_work_says_why_and_ends(engine: ScriptedE
     status, _, err = await hone(environment(tmp_path, HONE_ENGINES=engine.url, HONE_PORT=free_port()), "gateway")
     assert status != 0
     assert "processed_logprobs" in err
+    assert "Traceback" not in err
+    for setting, value in {"HONE_REDIS_URL": "redis://127.0.0.1:1", "HONE_DATA_DIR": "/dev/null/data"}.items():
+        env = environment(tmp_path, HONE_ENGINES=engine.url, HONE_PORT=free_port())
+        status, _, err = await hone(env, "gateway", **{setting: value})
+        assert status != 0
+        assert "the gateway does not start: " in err
+        assert "Traceback" not in err
 
 
 @pytest.mark.slow
