@@ -45,6 +45,7 @@ def logprob_in(top: Mapping[str, float], token_id: int) -> float | None:
 def judge_probe(probe: Probe, scored: Sequence[float | None]) -> Verdict:
     """Is the engine nearer to this version than to the one before and to the base?
 
+    >>> from tracker.types import ProbePoint
     >>> point = ProbePoint(prompt_ids=(1,), token_id=2, logprob=-1.0, previous=-2.0, base=-3.0)
     >>> judge_probe(Probe(points=(point,)), [-1.1]).accepted
     True
