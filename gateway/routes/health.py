@@ -6,11 +6,12 @@ from collections.abc import Awaitable
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import HTMLResponse
 
 from gateway.answers import JsonResponse
 from gateway.engines import Fitness
 from gateway.routes.access import ServicesOf, caller_of, services_of
+from gateway.routes.reference import POLICY, reference_page
 from tracker.errors import HoneError
 from tracker.types import Scope
 
@@ -52,7 +53,7 @@ async def openapi(request: Request) -> Any:
 async def docs(request: Request) -> Any:
     """The same, for a browser."""
     await _check_may_read(request)
-    return get_swagger_ui_html(openapi_url="/openapi.json", title="Hone")
+    return HTMLResponse(reference_page(request.app.openapi()), headers={"content-security-policy": POLICY})
 
 
 async def _found(ping: Awaitable[None]) -> str:

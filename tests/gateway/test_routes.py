@@ -414,6 +414,10 @@ async def test_health_and_the_description_are_open_on_loopback(gateway: RunningG
         ready = await nobody.get("/health/ready")
         assert (ready.status_code, ready.json()["status"]) == (200, "ready")
         described = (await nobody.get("/openapi.json")).json()
+        page = await nobody.get("/docs")
+    assert "POST /v1/reward" in page.text
+    assert "http" not in page.text  # nothing is loaded from elsewhere
+    assert "default-src 'none'" in page.headers["content-security-policy"]
     assert {"/v1/episodes", "/v1/reward", "/v1/runs", "/v1/groups"} <= set(described["paths"])
     body = described["paths"]["/v1/reward"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert "reward" in body["properties"]
