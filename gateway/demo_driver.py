@@ -97,8 +97,14 @@ async def active_version(reader: Client) -> int:
     return next(int(item["active"]) for item in await reader.policies() if item["policy"] == POLICY)
 
 
+async def num_steps_done(reader: Client) -> int:
+    """Steps that were taken and whose version was published, or refused: a version's number says less, as one that was
+    reserved and failed leaves a gap."""
+    return sum([batch["state"] == "trained" async for batch in reader.batches()])
+
+
 class Training:
-    """Plays groups while the trainer trains, until enough versions are live.
+    """Plays groups while the trainer trains, until it has taken its steps.
 
     Playing overlaps training: a group starts as soon as one settles, and no group waits for another.
     """
@@ -112,22 +118,22 @@ class Training:
         self.points: list[GroupPoint] = []
 
     async def run(self) -> int:
-        """Returns the version that was live at the end."""
-        version, changed = 0, time.monotonic()
-        while version < self._num_steps:
+        """Returns the version that is live after the last step."""
+        num_done, changed = 0, time.monotonic()
+        while num_done < self._num_steps:
             await self._fill()
             if self._playing:
                 await asyncio.wait(self._playing, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
             else:
                 await asyncio.sleep(POLL_S)
             self._reap()
-            now = await active_version(self._driver.reader)
-            version, changed = (now, time.monotonic()) if now != version else (version, changed)
+            now = await num_steps_done(self._driver.reader)
+            num_done, changed = (now, time.monotonic()) if now != num_done else (num_done, changed)
             if time.monotonic() - changed > STALL_S:
-                raise DemoFailed(f"No version after {version} within {STALL_S:.0f} s.")
-            self._tell(version)
+                raise DemoFailed(f"No step after {num_done} within {STALL_S:.0f} s; see logs/trainer.log.")
+            self._tell(num_done)
         await asyncio.gather(*self._playing)
-        return version
+        return await active_version(self._driver.reader)
 
     async def _fill(self) -> None:
         states = [group["state"] async for group in self._driver.reader.groups(TRAIN_RUN)]
@@ -155,7 +161,7 @@ class Training:
         value = await play(self._driver, TRAIN_RUN, task, number)
         return value if value is not None else await play(self._driver, TRAIN_RUN, task, number + GROUP_SIZE)
 
-    def _tell(self, version: int) -> None:
+    def _tell(self, num_done: int) -> None:
         recent = self.points[-MAX_OPEN_GROUPS:]
         note = f"reward {sum(point.reward for point in recent) / len(recent):.2f}" if recent else ""
-        self._driver.progress.tell("training", version, self._num_steps, note)
+        self._driver.progress.tell("training", num_done, self._num_steps, note)
