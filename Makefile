@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q install
 
-.PHONY: setup demo test check bench-demo-seeds bench-% clean
+.PHONY: setup demo test check check-types check-rest bench-demo-seeds clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -30,12 +30,18 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest
 
+# Types on one core, everything else on the other.
 check: setup
+	@$(MAKE) --no-print-directory -j2 --output-sync=target check-types check-rest
+
+check-types:
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+check-rest:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -m 'not slow' -n 2
+	$(BIN)/python -m pytest -m 'not slow' --hypothesis-profile quick
 
 bench-demo-seeds: setup
 	$(BIN)/python -m bench.demo_seeds

@@ -14,7 +14,13 @@ from tracker.redis_server import EmbeddedRedis
 
 # How long an example takes says more about what else the machine does than about the law.
 settings.register_profile("hone", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("hone")
+settings.register_profile("quick", settings.get_profile("hone"), max_examples=20)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """All examples, unless `--hypothesis-profile quick` asks for few (`make check` does)."""
+    settings.load_profile(config.getoption("--hypothesis-profile") or "hone")
+
 
 OWNED = re.compile(r"^[^:]+:(due|finishing|routing:.+|pins:.+)$")
 """Global keys, which stay; every other key has a time to live."""

@@ -16,6 +16,8 @@ from tests.fakes.gateways import RunningGateway, running_gateway
 from tests.fakes.scripted_engine import ScriptedEngine
 from tracker.errors import SettingsError
 
+pytestmark = pytest.mark.slow
+
 LOAD = "/v1/load_lora_adapter"
 UNLOAD = "/v1/unload_lora_adapter"
 

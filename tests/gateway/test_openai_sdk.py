@@ -12,6 +12,8 @@ from tests.fakes.running import RunningDoor, running_door
 from tests.fakes.scripted_engine import Answer, Script, ScriptedEngine
 from tracker.types import EpisodeStatus
 
+pytestmark = pytest.mark.slow
+
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"a":1}'}}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 PIECES = (

@@ -19,6 +19,8 @@ from tracker.memory_store import MemoryStore
 from tracker.store import Begun
 from tracker.types import Call, CallState, Event, Intent, Reason, RunSettings
 
+pytestmark = pytest.mark.slow
+
 
 class TroubledStore(MemoryStore):
     """A store that can be away, or slow, when a test says so."""

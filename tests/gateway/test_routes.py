@@ -13,6 +13,8 @@ from tests.fakes.gateways import RunningGateway, running_gateway
 from tests.fakes.scripted_engine import Answer, Script, ScriptedEngine
 from tracker.types import Scope
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def engine() -> AsyncIterator[ScriptedEngine]:
