@@ -27,9 +27,7 @@ def welcome(plan: LocalPlan, keys: Mapping[Scope, str]) -> str:
     lines += [
         f"(also in {file})",
         "",
-        "Point an agent at it, as it is:",
-        f"  export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={keys[Scope.AGENT]}",
-        "or start an episode, run the agent with the env it answers, and score it:",
+        "Start an episode, run your agent as it is with the env of the answer, and score it:",
         f"  curl {url}/v1/episodes -H 'Authorization: Bearer {keys[Scope.AGENT]}' -d '{{\"task\": \"my-task\"}}'",
         f"  curl {url}/v1/reward -H 'Authorization: Bearer {keys[Scope.REWARD]}' "
         '-d \'{"episode_id": "EPISODE", "reward": 1}\'',
