@@ -99,7 +99,7 @@ async def test_keys_are_kept_for_their_owner_alone_and_replaced_once_revoked(tmp
 def test_keys_are_shown_only_where_nobody_else_can_reach_the_gateway(tmp_path: Path):
     shown = welcome(plan_local({}, tmp_path, [8610]), KEYS)
     assert all(key in shown for key in KEYS.values())
-    assert "export OPENAI_BASE_URL=http://127.0.0.1:8600/v1 OPENAI_API_KEY=key-of-agent" in shown
+    assert "curl http://127.0.0.1:8600/v1/episodes -H 'Authorization: Bearer key-of-agent'" in shown
     hidden = welcome(plan_local({"HONE_HOST": "0.0.0.0"}, tmp_path, [8610]), KEYS)
     assert not any(key in hidden for key in KEYS.values())
     assert KEYS_FILE in hidden
