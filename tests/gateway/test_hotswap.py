@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +19,6 @@ pytestmark = pytest.mark.slow
 
 LOAD = "/v1/load_lora_adapter"
 UNLOAD = "/v1/unload_lora_adapter"
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[ScriptedEngine]:
-    async with ScriptedEngine() as running:
-        yield running
-
-
-@pytest.fixture
-async def gateway(engine: ScriptedEngine, tmp_path: Path, redis_url: str) -> AsyncIterator[RunningGateway]:
-    async with running_gateway(engine, tmp_path, {"HONE_REDIS_URL": redis_url}) as running:
-        yield running
 
 
 def loads(engine: ScriptedEngine, path: str = LOAD) -> list[str]:

@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.fakes.gateways import RunningGateway, running_gateway
+from tests.fakes.gateways import RunningGateway
 from tests.fakes.scripted_engine import Answer, Script, ScriptedEngine
 from tracker.types import Scope
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[ScriptedEngine]:
-    async with ScriptedEngine() as running:
-        yield running
-
-
-@pytest.fixture
-async def gateway(engine: ScriptedEngine, tmp_path: Path, redis_url: str) -> AsyncIterator[RunningGateway]:
-    async with running_gateway(engine, tmp_path, {"HONE_REDIS_URL": redis_url}) as running:
-        yield running
 
 
 def assert_is_error(answer: httpx.Response, status: int) -> None:
