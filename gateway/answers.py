@@ -9,11 +9,11 @@ from typing import Any, Final, cast
 import msgspec
 from starlette.responses import Response
 
+from gateway.dialects.openai_form import error_body
 from tracker.errors import Gone, HoneError
 from tracker.types import Record
 
 JSON: Final = "application/json"
-MAX_MESSAGE_CHARS: Final = 4_000
 
 
 class JsonResponse(Response):
@@ -52,9 +52,3 @@ def error_answer(error: HoneError) -> JsonResponse:
     if isinstance(error, Gone):
         headers["x-should-retry"] = "false"  # SDKs would try again otherwise
     return JsonResponse(error_body(error), status_code=error.status, headers=headers)
-
-
-def error_body(error: HoneError) -> dict[str, Any]:
-    """An error in OpenAI's form; a message repeats no more of what was sent than a person reads."""
-    message = error.message[:MAX_MESSAGE_CHARS]
-    return {"error": {"message": message, "type": error.kind, "param": error.param, "code": error.code}}

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any, Final, cast
 
 from gateway.dialects.base import Asked, Json
-from gateway.messages import MessageFold, hide_reasoning
+from gateway.message_fold import MessageFold, hide_reasoning
 from tracker.errors import UpstreamFailed
 from tracker.types import Choice, Reason
 

@@ -1,7 +1,7 @@
 """The agent's door: a raw ASGI application for agents' paths, since bodies and streams are much cheaper this way.
 
 It reads and bounds the request, asks who is calling, for which episode and which policy, and hands the call to
-`proxy.py`. Every refusal is an error in OpenAI's form, raised before anything is stored. What agents never reach has
+`proxy.py`. Every refusal is an error in the dialect's form, raised before anything is stored. What agents never reach has
 no route here: paths are matched against a list, never passed through.
 """
 
@@ -21,19 +21,22 @@ from gateway.dependencies import Services
 from gateway.dialects.base import Dialect, Limits
 from gateway.dialects.chat import Chat
 from gateway.dialects.completions import Completions
-from gateway.identity import Claims, call_id_of, episode_of
+from gateway.identity import call_id_of
+from gateway.joining import Arrival, Joining
 from gateway.orders import Order
 from gateway.paths import AgentPath, normalise
 from gateway.proxy import Proxy
 from gateway.replies import ClientWatch, Message, Receive, Reply, Send
+from gateway.requests import RequestHeaders
 from gateway.routing import PolicyRoute, find_policy
+from gateway.sources import Sources
 from gateway.upstream import Upstream
 from tracker.errors import BadRequest, HoneError, NotFound, TooLarge
 from tracker.types import ID_PATTERN, Sampling, Scope
 
 __all__ = ["AgentPath", "Door", "normalise"]
 
-METHODS: Final = {"models": "GET", "chat/completions": "POST", "completions": "POST"}
+NO_PATH: Final = "There is no such path; agents call /v1/chat/completions, /v1/completions and /v1/models."
 _ROLE: Final = re.compile(ID_PATTERN)
 _RETRY: Final = re.compile(r"[0-9]{1,4}")
 
@@ -64,7 +67,8 @@ class Door:
         self._services = services
         self._upstream = Upstream(settings.engine_key, settings.call_timeout_s)
         self._admission = Admission(services)
-        self._proxy = Proxy(services, self._upstream, self._admission)
+        self._joining = Joining(self._admission)
+        self._proxy = Proxy(services, Sources(self._upstream), self._admission)
         self._limits = Limits(max_choices=settings.max_choices, max_output_tokens=settings.max_output_tokens)
         self._dialects: dict[str, Dialect] = {"chat/completions": Chat(), "completions": Completions()}
         self._policies = tuple(
@@ -88,19 +92,23 @@ class Door:
     async def _answer(self, scope: Message, receive: Receive, reply: Reply) -> None:
         path = normalise(scope.get("raw_path") or str(scope["path"]).encode())
         if path is None:
-            raise NotFound("There is no such path; agents call /v1/chat/completions, /v1/completions and /v1/models.")
+            raise NotFound(NO_PATH)
+        dialect = self._dialects.get(path.route)
+        if dialect is not None:
+            reply.form = dialect
         headers = RequestHeaders(scope["headers"])
         caller = await self._services.keys.authenticate(headers.one("authorization"), headers.one("x-api-key"))
         if caller.episode_id is None:
             caller.require(Scope.AGENT)
-        if scope["method"] != METHODS[path.route]:
-            reply.add_header("allow", METHODS[path.route])
-            raise WrongMethod(f"Write {METHODS[path.route]} instead of {scope['method']}.")
         if path.route == "models":
+            _require_method("GET", scope["method"], reply)
             await reply.whole(self._models(path.model))
             return
+        if dialect is None:
+            raise NotFound(NO_PATH, code="unknown_path")
+        _require_method("POST", scope["method"], reply)
         body = await self._read_body(headers, receive)
-        order = await self._order(self._dialects[path.route], path, headers, caller, body, reply)
+        order = await self._order(dialect, path, headers, caller, body, reply)
         async with ClientWatch(receive) as client:
             await self._proxy.serve(order, reply, client)
 
@@ -121,11 +129,17 @@ class Door:
         asked = dialect.parse(body, self._limits)
         route = find_policy(asked.model, self._policies)
         reply.add_header("x-hone-policy", route.name)
-        claims = Claims(path=path.episode_id, header=headers.one("x-hone-episode"), key=caller.episode_id)
-        episode_id = episode_of(claims)
-        admitted = await self._admission.admit(caller.tenant, episode_id)
-        reply.add_header("x-hone-episode", episode_id)
         retry = headers.one("x-stainless-retry-count") or "0"
+        arrival = Arrival(
+            caller=caller,
+            path=path,
+            asked=asked,
+            body_digest=hashlib.sha256(body).hexdigest(),
+            retry=int(retry) if _RETRY.fullmatch(retry) else 0,
+        )
+        admitted = await self._joining.join(arrival, headers)
+        episode_id = admitted.head.episode_id
+        reply.add_header("x-hone-episode", episode_id)
         return Order(
             call_id=call_id_of(dialect.id_prefix, episode_id, secrets.token_hex(16)),
             admitted=admitted,
@@ -133,8 +147,8 @@ class Door:
             dialect=dialect,
             asked=asked,
             key_id=caller.key_id,
-            body_digest=hashlib.sha256(body).hexdigest(),
-            retry=int(retry) if _RETRY.fullmatch(retry) else 0,
+            body_digest=arrival.body_digest,
+            retry=arrival.retry,
             role=_role(headers.one("x-hone-role")),
         )
 
@@ -150,19 +164,10 @@ class Door:
         return msgspec.json.encode(cards[name])
 
 
-class RequestHeaders:
-    """The headers of a request, by lower-case name."""
-
-    def __init__(self, raw: list[tuple[bytes, bytes]]) -> None:
-        self._raw = raw
-
-    def one(self, name: str) -> str | None:
-        """The value of a header; raises if it stands there twice with different ones."""
-        wanted = name.encode()
-        values = {value for key, value in self._raw if key == wanted}
-        if len(values) > 1:
-            raise BadRequest(f"The header {name} stands there more than once: send it once.", param=name)
-        return values.pop().decode("latin-1").strip() or None if values else None
+def _require_method(wanted: str, method: str, reply: Reply) -> None:
+    if method != wanted:
+        reply.add_header("allow", wanted)
+        raise WrongMethod(f"Write {wanted} instead of {method}.")
 
 
 def _role(given: str | None) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gateway.admission import Admitted
-from gateway.dialects.base import Asked, Dialect
+from gateway.dialects.base import Asked, Dialect, Target
 from gateway.replies import ClientGone
-from gateway.routing import PolicyRoute, sampling_of
+from gateway.routing import PolicyRoute, Route, sampling_of, uses_policy_sampling
 from gateway.upstream import EngineRefused
 from tracker.errors import HoneError
 from tracker.types import CallState, Reason, Sampling
@@ -19,7 +19,7 @@ class Order:
 
     call_id: str
     admitted: Admitted
-    route: PolicyRoute
+    route: Route
     dialect: Dialect
     asked: Asked
     key_id: str
@@ -32,9 +32,27 @@ class Order:
         return self.admitted.head.episode_id
 
     @property
+    def policy(self) -> str | None:
+        """The policy's name; `None` for a model that is none."""
+        return self.route.name if isinstance(self.route, PolicyRoute) else None
+
+    @property
     def sampling(self) -> Sampling:
         """The settings the engine is sent."""
+        if not isinstance(self.route, PolicyRoute):
+            return self.asked.sampling
         return sampling_of(self.admitted.run, self.route.sampling, self.asked.sampling, self.asked.given)
+
+    def target(self, model: str) -> Target:
+        """Whom the call is sent to, under the name that it has there."""
+        is_ours = isinstance(self.route, PolicyRoute)
+        overrides = is_ours and uses_policy_sampling(self.admitted.run)
+        return Target(model=model, sampling=self.sampling, overrides=overrides, captures=is_ours)
+
+    @property
+    def request_id(self) -> str:
+        """What a server is told as the request's id: the call's, without the dialect's prefix."""
+        return self.call_id.removeprefix(self.dialect.id_prefix)
 
 
 def verdict(failure: HoneError | ClientGone | None) -> tuple[CallState, Reason | None, str]:

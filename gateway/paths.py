@@ -14,7 +14,9 @@ from urllib.parse import unquote
 from tracker.errors import BadRequest, NotFound
 from tracker.types import MAX_TASK_CHARS, Record
 
-ROUTES: Final = frozenset({"chat/completions", "completions", "models"})
+ROUTES: Final = frozenset(
+    {"chat/completions", "completions", "responses", "messages", "messages/count_tokens", "embeddings", "models"}
+)
 """What stands behind `/v1/` on the agent's door."""
 _AMBIGUOUS: Final = re.compile(rb"%2f|%5c|%00|\\|%2e", re.IGNORECASE)
 _DOTS: Final = frozenset({"..", "."})
@@ -24,7 +26,7 @@ class AgentPath(Record, frozen=True):
     """A path of the agent's door."""
 
     route: str
-    """`chat/completions`, `completions` or `models`."""
+    """One of `ROUTES`."""
     model: str | None = None
     """The name behind `models/`."""
     episode_id: str | None = None

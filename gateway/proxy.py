@@ -19,12 +19,13 @@ from gateway.capture import MALFORMED, Capture, EndTokens
 from gateway.dependencies import Services
 from gateway.dialects.base import Json
 from gateway.engines import Placement
-from gateway.messages import decode_json_value, encode_json
+from gateway.message_fold import decode_json_value
 from gateway.orders import Order, verdict
 from gateway.replies import ClientGone, ClientWatch, Reply
-from gateway.routing import uses_policy_sampling
-from gateway.sse import SseEvent, encode_event
-from gateway.upstream import Upstream, error_in
+from gateway.routing import UpstreamRoute
+from gateway.sources import Source, Sources
+from gateway.sse import SseEvent
+from gateway.upstream import error_in
 from tracker.errors import Gone, HoneError, NotFound, SettingsError, Unavailable, UpstreamFailed
 from tracker.store import Begun
 from tracker.types import Call, CallState, Event, Intent, Reason
@@ -38,9 +39,9 @@ ENDLESS: Final = "The engine ended its answer without a finish reason."
 class Proxy:
     """What all calls share."""
 
-    def __init__(self, services: Services, upstream: Upstream, admission: Admission) -> None:
+    def __init__(self, services: Services, sources: Sources, admission: Admission) -> None:
         self.services = services
-        self.upstream = upstream
+        self.sources = sources
         self.admission = admission
         self.ends: dict[str, EndTokens] = {}
         """policy -> its end tokens, as far as they were seen."""
@@ -65,10 +66,11 @@ class Exchange:
         self._client = client
         self._dialect = order.dialect
         self._capture = Capture(order.asked)
-        self._ends = proxy.ends.setdefault(order.route.name, EndTokens())
+        self._writer = order.dialect.writer(order.asked, order.call_id)
+        self._ends = proxy.ends.setdefault(order.policy or "", EndTokens())
         self._held: list[bytes] = []
         self._started_ms = self._services.clock.now_ms()
-        self._begun = Begun(index=0, version=proxy.last_versions.get(order.route.name, 0))
+        self._begun = Begun(index=0, version=proxy.last_versions.get(order.policy or "", 0))
         self._is_recorded = True
         """False for a best-effort call whose intent could not be written."""
         self._engine = ""
@@ -84,7 +86,7 @@ class Exchange:
             worker=self._services.worker_id,
             deadline_ms=self._started_ms + int(lifetime_s * 1000),
             started_ms=self._started_ms,
-            policy=order.route.name,
+            policy=order.policy,
             model=order.asked.model,
             dialect=self._dialect.name,
             role=order.role,
@@ -92,9 +94,10 @@ class Exchange:
             body_digest=order.body_digest,
             retry=order.retry,
         )
-        self._engine = self._services.engines.suggest()
+        engine = None if order.policy is None else self._services.engines.suggest()
+        self._engine = engine or ""
         try:
-            self._begun = await self._services.store.begin_call(intent, order.admitted.run.pin, self._engine)
+            self._begun = await self._services.store.begin_call(intent, order.admitted.run.pin, engine)
         except Unavailable:
             if order.admitted.run.record != BEST_EFFORT:
                 raise
@@ -103,9 +106,9 @@ class Exchange:
             raise await self._proxy.admission.why_not(order.admitted.head.tenant, order.episode_id) from None
         except Gone:
             raise ended(order.episode_id) from None
-        self._proxy.last_versions[order.route.name] = self._begun.version
+        self._proxy.last_versions[order.policy or ""] = self._begun.version
         if self._begun.repinned_from is not None:
-            detail = f"{order.route.name}: {self._begun.repinned_from} -> {self._begun.version}"
+            detail = f"{order.policy}: {self._begun.repinned_from} -> {self._begun.version}"
             event = Event(at_ms=self._started_ms, kind="repinned", detail=detail)
             await self._services.store.add_event(order.episode_id, event)
 
@@ -133,11 +136,10 @@ class Exchange:
         settings = self._services.settings
         try:
             async with self._client.guard(), asyncio.timeout(settings.call_timeout_s):
-                serving = await self._services.versions.serving(self._order.route.name, self._begun.version)
-                placement = await self._services.engines.place(serving, self._begun.engine or self._engine)
+                placement = await self._place()
                 self._engine, self._digest = placement.engine, placement.digest
                 with self._services.engines.in_flight(placement):
-                    await self._exchange(placement)
+                    await self._exchange(self._proxy.sources.of(self._order), placement)
         except ClientGone as gone:
             return gone
         except TimeoutError:
@@ -148,16 +150,16 @@ class Exchange:
             return error
         return None
 
-    async def _exchange(self, placement: Placement) -> None:
-        order = self._order
-        overrides = uses_policy_sampling(order.admitted.run)
-        body = self._dialect.engine_body(order.asked, placement.model, order.sampling, overrides=overrides)
-        url = placement.engine + self._dialect.engine_path
-        request_id = order.call_id.removeprefix(self._dialect.id_prefix)
-        async with (
-            self._proxy.upstream.ask(url, body, request_id, streams=order.asked.streams) as answer,
-            aclosing(answer.batches()) as batches,
-        ):
+    async def _place(self) -> Placement:
+        """Where the call goes: the engine of its episode, or the upstream of a model that is no policy."""
+        route = self._order.route
+        if isinstance(route, UpstreamRoute):
+            return Placement(engine=route.url, model=route.name, digest="")
+        serving = await self._services.versions.serving(route.name, self._begun.version)
+        return await self._services.engines.place(serving, self._begun.engine or self._engine)
+
+    async def _exchange(self, source: Source, placement: Placement) -> None:
+        async with source.ask(self._order, placement) as answer, aclosing(answer.batches()) as batches:
             async for events in batches:
                 await self._forward(events)
         if not self._capture.is_finished:
@@ -182,25 +184,19 @@ class Exchange:
         return passed
 
     def _pass(self, event: SseEvent) -> bytes:
-        """An event as the agent gets it: its own id and model, without what it did not ask for."""
+        """An event as the agent gets it: in its dialect, without what it did not ask for."""
         if event.data is None:
             return event.raw
         if event.is_done:
             if not self._capture.is_finished:
                 raise UpstreamFailed(ENDLESS)
-            return event.raw
+            return self._writer.done()
         said = _object(event.data)
         if (error := error_in(said)) is not None:
             raise error
         if not self._capture.feed(said):
             return b""
-        self._relabel(said)
-        data = encode_json(said)
-        return encode_event(data) if self._order.asked.streams else data
-
-    def _relabel(self, said: Json) -> None:
-        said["id"] = self._order.call_id
-        said["model"] = self._order.asked.model
+        return self._writer.event(said) if self._order.asked.streams else self._writer.whole(said)
 
     # the record
 
@@ -216,7 +212,7 @@ class Exchange:
             episode_id=order.episode_id,
             index=self._begun.index,
             dialect=self._dialect.name,
-            policy=order.route.name,
+            policy=order.policy,
             model=order.asked.model,
             version=self._begun.version,
             adapter_digest=self._digest,

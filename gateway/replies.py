@@ -1,4 +1,4 @@
-"""What the door sends back: whole answers, streams, errors in OpenAI's form; and how it learns that nobody listens.
+"""What the door sends back: whole answers, streams, errors in the dialect's form; and how it learns of clients that left.
 
 A reply has not begun until its first byte is ready, so every failure before that is a real status. After it, one error
 event ends the stream: never an end mark, never a made-up finish reason. When to send what is left to `proxy.py`.
@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.answers import error_body
-from gateway.sse import encode_event
+from gateway.dialects.base import ErrorForm
+from gateway.dialects.openai_form import OpenAIForm
 from gateway.upstream import EngineRefused
 from tracker.errors import Gone, HoneError, TooManyRequests, Unavailable
 
@@ -43,6 +43,8 @@ class Reply:
         self._started = False
         self.headers: Headers = []
         """Sent with whatever the answer turns out to be."""
+        self.form: ErrorForm = OpenAIForm()
+        """How errors are told; the dialect's, once it is known."""
 
     def add_header(self, name: str, value: str) -> None:
         self.headers.append((name.encode("latin-1"), value.encode("latin-1", "replace")))
@@ -61,10 +63,10 @@ class Reply:
 
     async def fail(self, error: HoneError) -> None:
         """A status if nothing was sent yet, else one error event and the end."""
-        body = msgspec.json.encode(error_body(error))
         if self._started:
-            await self.events(encode_event(body), last=True)
+            await self.events(self.form.error_event(error), last=True)
         else:
+            body = msgspec.json.encode(self.form.error_body(error))
             await self.whole(body, status=error.status, extra=error_headers(error))
 
     async def _start(self, status: int, headers: Headers) -> None:

@@ -41,6 +41,22 @@ class PolicyRoute(Record, frozen=True):
     name: str
     aliases: tuple[str, ...] = ()
     sampling: Sampling = Sampling()
+    prompting: str = "plain"
+    """`plain`: the engine renders the conversation; `exact`: stored ids stand in for what would be tokenised again."""
+
+
+class UpstreamRoute(Record, frozen=True):
+    """A model that is no policy, at a server that is no engine of ours: its calls are recorded as words only."""
+
+    name: str
+    """The model name there."""
+    url: str
+    """What comes before `/chat/completions`, as a base URL has it."""
+    upstream: str
+    """Its name in the settings: where its key is found, and what the call shows as its engine."""
+
+
+Route = PolicyRoute | UpstreamRoute
 
 
 def find_policy(model: str, policies: Sequence[PolicyRoute]) -> PolicyRoute:

@@ -16,8 +16,8 @@ from typing import Final, cast
 import aiohttp
 import msgspec
 
-from gateway.answers import MAX_MESSAGE_CHARS
 from gateway.dialects.base import Json
+from gateway.dialects.openai_form import MAX_MESSAGE_CHARS
 from gateway.sse import MAX_EVENT_BYTES, SseEvent, SseParser
 from tracker.errors import UpstreamFailed
 

@@ -1,4 +1,4 @@
-"""What every dialect gives the door: a request as it was understood, and how to ask an engine for it.
+"""What every dialect gives the door: a request as it was understood, how engines are asked, how answers are written.
 
 A dialect parses once, refuses what is dangerous or cannot be honoured, and keeps the agent's own bytes for everything
 it need not know: a number is sent on as it was written. Fields that every dialect refuses stand here. Pure.
@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 
 import msgspec
 
-from tracker.errors import BadRequest
+from tracker.errors import BadRequest, HoneError
 from tracker.types import Record, Sampling
 
 T = TypeVar("T")
@@ -79,13 +79,58 @@ class Asked(Record, frozen=True):
     given: frozenset[str] = frozenset()
     """Names of all fields that are present and not null."""
     messages: tuple[bytes, ...] = ()
+    """The conversation as the agent has it, each piece one JSON value; recorded."""
     request: bytes = b"{}"
     """The body as the agent sent it, without its messages."""
     fields: Mapping[str, msgspec.Raw] = {}
-    """What is sent on, before the fields that the gateway owns."""
+    """What is sent on, before the fields that the gateway owns. Every dialect but completions puts the conversation
+    here in the form of chat completions, under `messages`, and tools in that form under `tools`."""
 
 
-class Dialect(Protocol):
+class Target(Record, frozen=True):
+    """Whom a call is sent to, and how its answer is sampled."""
+
+    model: str
+    """The name to ask for there."""
+    sampling: Sampling = Sampling()
+    overrides: bool = False
+    """Drop the agent's own sampling fields."""
+    captures: bool = True
+    """Ask for token ids and log-probabilities; not of a server that is no engine of ours."""
+
+
+class Writer(Protocol):
+    """Writes one answer for the agent: what the engine said, event by event, in the words of the dialect.
+
+    It is fed in order, each event after `Capture.feed` has stripped what the agent did not ask for.
+    """
+
+    def event(self, said: Json) -> bytes:
+        """What the agent gets for one event of a streamed answer: no, one or several whole events."""
+        ...
+
+    def done(self) -> bytes:
+        """What ends a stream, once the engine ended it in order."""
+        ...
+
+    def whole(self, said: Json) -> bytes:
+        """The body of a whole answer."""
+        ...
+
+
+class ErrorForm(Protocol):
+    """How a dialect tells an error."""
+
+    def error_body(self, error: HoneError) -> Json:
+        """The JSON of an answer that is no success."""
+        ...
+
+    def error_event(self, error: HoneError) -> bytes:
+        """The event that ends a stream which had begun."""
+        ...
+
+
+class Dialect(ErrorForm, Protocol):
     """One shape of request and answer."""
 
     @property
@@ -105,8 +150,12 @@ class Dialect(Protocol):
         """Understand a request; raises `BadRequest`, saying what to write instead."""
         ...
 
-    def engine_body(self, asked: Asked, model: str, sampling: Sampling, *, overrides: bool) -> bytes:
-        """What the engine is sent; `overrides` drops the agent's own sampling fields."""
+    def engine_body(self, asked: Asked, target: Target) -> bytes:
+        """What the engine is sent."""
+        ...
+
+    def writer(self, asked: Asked, call_id: str) -> Writer:
+        """Writes the answer to this request; `call_id` is the id that the agent sees."""
         ...
 
 

@@ -16,10 +16,10 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from gateway.dialects.base import Asked, Json, Limits, decode_as, parse_fields, refuse_forbidden, walk
+from gateway.dialects.base import Asked, Json, Limits, Target, Writer, decode_as, parse_fields, refuse_forbidden, walk
 from gateway.dialects.fields import CommonFields, Int64, check_common, check_limit, owned_body, sampling_asked
+from gateway.dialects.openai_form import OpenAIForm, PassingWriter
 from tracker.errors import BadRequest
-from tracker.types import Sampling
 
 OWN_WORDS: Final = frozenset({"messages", "metadata", "guided_json"})
 UNSUPPORTED: Final[Mapping[str, str]] = {
@@ -53,7 +53,7 @@ class _Message(msgspec.Struct):
     content: Any = None
 
 
-class Chat:
+class Chat(OpenAIForm):
     """The dialect of `/v1/chat/completions`."""
 
     name = "chat"
@@ -88,16 +88,26 @@ class Chat:
             fields=fields,
         )
 
-    def engine_body(self, asked: Asked, model: str, sampling: Sampling, *, overrides: bool) -> bytes:
+    def engine_body(self, asked: Asked, target: Target) -> bytes:
         """What the engine is sent: the agent's fields, with those replaced that the gateway owns."""
-        body = owned_body(asked, model, sampling, overrides=overrides)
+        return chat_body(asked, target)
+
+    def writer(self, asked: Asked, call_id: str) -> Writer:
+        """Writes the answer to this request."""
+        return PassingWriter(asked, call_id)
+
+
+def chat_body(asked: Asked, target: Target) -> bytes:
+    """A request in the form of chat completions: how every dialect but completions is asked."""
+    body = owned_body(asked, target)
+    if target.captures:
         body["logprobs"] = True
         body.setdefault("top_logprobs", 0)
         if not asked.shows_reasoning:
             body["include_reasoning"] = True
-        if sampling.max_tokens is not None:
-            body["max_completion_tokens"] = sampling.max_tokens
-        return msgspec.json.encode(body)
+        if target.sampling.max_tokens is not None:
+            body["max_completion_tokens"] = target.sampling.max_tokens
+    return msgspec.json.encode(body)
 
 
 def _refuse_unsupported(fields: Mapping[str, msgspec.Raw], known: _Body) -> None:

@@ -11,10 +11,10 @@ from typing import Final, cast
 
 import msgspec
 
-from gateway.dialects.base import Asked, Limits, decode_as, parse_fields, refuse_forbidden
+from gateway.dialects.base import Asked, Limits, Target, Writer, decode_as, parse_fields, refuse_forbidden
 from gateway.dialects.fields import CommonFields, Int64, check_common, owned_body, sampling_asked
+from gateway.dialects.openai_form import OpenAIForm, PassingWriter
 from tracker.errors import BadRequest
-from tracker.types import Sampling
 
 OWN_WORDS: Final = frozenset({"prompt", "suffix", "metadata", "guided_json"})
 MAX_LOGPROBS: Final = 20
@@ -29,7 +29,7 @@ class _Body(CommonFields, kw_only=True):
     best_of: Int64 | None = None
 
 
-class Completions:
+class Completions(OpenAIForm):
     """The dialect of `/v1/completions`."""
 
     name = "completions"
@@ -58,11 +58,16 @@ class Completions:
             fields=fields,
         )
 
-    def engine_body(self, asked: Asked, model: str, sampling: Sampling, *, overrides: bool) -> bytes:
+    def engine_body(self, asked: Asked, target: Target) -> bytes:
         """What the engine is sent: the agent's fields, with those replaced that the gateway owns."""
-        body = owned_body(asked, model, sampling, overrides=overrides)
-        body.setdefault("logprobs", 1)
+        body = owned_body(asked, target)
+        if target.captures:
+            body.setdefault("logprobs", 1)
         return msgspec.json.encode(body)
+
+    def writer(self, asked: Asked, call_id: str) -> Writer:
+        """Writes the answer to this request."""
+        return PassingWriter(asked, call_id)
 
 
 def _check_own(known: _Body) -> None:

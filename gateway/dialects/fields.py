@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from gateway.dialects.base import Asked, Json, Limits, decode_as
+from gateway.dialects.base import Asked, Json, Limits, Target, decode_as
 from gateway.routing import KNOBS, NEUTRAL, knobs
 from tracker.errors import BadRequest
 from tracker.types import Sampling
@@ -100,23 +100,29 @@ def sampling_asked(
     )
 
 
-def owned_body(asked: Asked, model: str, sampling: Sampling, *, overrides: bool) -> Json:
+def owned_body(asked: Asked, target: Target) -> Json:
     """The agent's fields, with those replaced that the gateway owns in every dialect."""
     body: dict[str, Any] = dict(asked.fields)
-    if overrides:
+    if target.overrides:
         for name in KNOBS:
             body.pop(name, None)
-    for name, value in knobs(sampling).items():
-        if name not in NEUTRAL or name not in body:
-            body[name] = value
-    body["model"] = model
-    body["return_token_ids"] = True
+    if target.captures:
+        for name, value in knobs(target.sampling).items():
+            if name not in NEUTRAL or name not in body:
+                body[name] = value
+        body["return_token_ids"] = True
+    else:
+        body.pop("return_token_ids", None)
+    body["model"] = target.model
     if asked.streams:
         given = asked.fields.get("stream_options")
         options = {} if given is None else decode_as(given, Json, "stream_options")
         body["stream_options"] = {**options, "include_usage": True}
-    if sampling.max_tokens is not None:
-        body["max_tokens"] = sampling.max_tokens
+    limit = target.sampling.max_tokens
+    if limit is not None and (target.captures or "max_completion_tokens" not in body):
+        body["max_tokens"] = limit
+    if limit is not None and "max_completion_tokens" in body:
+        body["max_completion_tokens"] = limit
     return body
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gateway.capture import Capture, EndTokens
 from gateway.dialects.base import Asked
-from gateway.messages import decode_json_value, encode_json
+from gateway.message_fold import decode_json_value, encode_json
 from tests.fakes.scripted_answers import Answer, Received, Script, stream_events, whole_answer
 from tracker.errors import UpstreamFailed
 from tracker.types import Choice, Reason

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dialects.base import Asked, Limits
+from gateway.dialects.base import Asked, Limits, Target
 from gateway.dialects.chat import Chat
 from gateway.routing import NEUTRAL, PolicyRoute, find_policy, sampling_of, uses_policy_sampling
 from tracker.errors import BadRequest, NotFound
@@ -33,7 +33,9 @@ def sent(run: RunSettings = TRAIN, policy: Sampling = Sampling(), **fields: Any)
     """The engine's body for a request with these fields."""
     asked = parse(**fields)
     sampling = sampling_of(run, policy, asked.sampling, asked.given)
-    return json.loads(Chat().engine_body(asked, "solver@1", sampling, overrides=uses_policy_sampling(run)))
+    return json.loads(
+        Chat().engine_body(asked, Target(model="solver@1", sampling=sampling, overrides=uses_policy_sampling(run)))
+    )
 
 
 def test_the_engine_is_asked_for_ids_and_log_probabilities_and_usage() -> None:
@@ -118,7 +120,7 @@ def test_an_answer_that_nothing_shapes_is_not_marked(fields: dict[str, Any]) -> 
 )
 def test_the_output_limit_is_the_agents_under_the_cap(fields: dict[str, Any], limit: int) -> None:
     asked = parse(limits=Limits(max_output_tokens=100), **fields)
-    body = json.loads(Chat().engine_body(asked, "m", asked.sampling, overrides=True))
+    body = json.loads(Chat().engine_body(asked, Target(model="m", sampling=asked.sampling, overrides=True)))
     assert body["max_tokens"] == body["max_completion_tokens"] == limit
 
 
@@ -138,7 +140,7 @@ def test_fields_nobody_defines_go_on_as_they_were_written(unknown: dict[str, Any
 def test_numbers_go_on_as_they_were_written() -> None:
     body = b'{"model":"m","messages":[{"role":"user","content":"x"}],"big":123456789012345678901234567890,"f":1.10}'
     asked = Chat().parse(body, Limits())
-    out = Chat().engine_body(asked, "m", asked.sampling, overrides=True)
+    out = Chat().engine_body(asked, Target(model="m", sampling=asked.sampling, overrides=True))
     assert b'"big":123456789012345678901234567890' in out
     assert b'"f":1.10' in out
 
@@ -248,7 +250,7 @@ def test_no_body_does_anything_but_parse_or_be_refused(at: int, num_cut: int, pu
         asked = Chat().parse(body, Limits())
     except BadRequest:
         return
-    json.loads(Chat().engine_body(asked, "m", asked.sampling, overrides=True))
+    json.loads(Chat().engine_body(asked, Target(model="m", sampling=asked.sampling, overrides=True)))
 
 
 @pytest.mark.parametrize("depth", [50, 300, 600, 900, 1200, 100_000])
@@ -277,7 +279,7 @@ def test_developer_reaches_the_engine_as_system_in_place() -> None:
         {"role": "user", "content": "developer"},
     ]
     asked = parse(messages=messages)
-    body = json.loads(Chat().engine_body(asked, "m", asked.sampling, overrides=True))
+    body = json.loads(Chat().engine_body(asked, Target(model="m", sampling=asked.sampling, overrides=True)))
     assert [m["role"] for m in body["messages"]] == ["user", "system", "user"]
     assert body["messages"][1] == {"role": "system", "content": "be brief", "name": "d"}
     assert [json.loads(m) for m in asked.messages] == messages
@@ -292,7 +294,10 @@ def test_developer_reaches_the_engine_as_system_in_place() -> None:
 def test_messages_go_on_untouched(messages: list[dict[str, str]]) -> None:
     raw = json.dumps(messages).encode()
     asked = Chat().parse(b'{"model":"m","messages":' + raw + b"}", Limits())
-    assert json.loads(Chat().engine_body(asked, "m", asked.sampling, overrides=True))["messages"] == messages
+    assert (
+        json.loads(Chat().engine_body(asked, Target(model="m", sampling=asked.sampling, overrides=True)))["messages"]
+        == messages
+    )
     assert [json.loads(m) for m in asked.messages] == messages
     assert json.loads(asked.request) == {"model": "m"}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.dialects.base import Asked, Limits
+from gateway.dialects.base import Asked, Limits, Target
 from gateway.dialects.completions import Completions
 from tests.fakes.running import running_door
 from tests.fakes.scripted_engine import Answer, Script, ScriptedEngine
@@ -22,7 +22,7 @@ def parse(**fields: Any) -> Asked:
 @pytest.mark.parametrize("prompt", ["once", [1, 2, 3], ["once"], [[1, 2]]])
 def test_one_prompt_goes_on_as_it_was_written(prompt: Any) -> None:
     asked = parse(prompt=prompt)
-    body = json.loads(Completions().engine_body(asked, "m", asked.sampling, overrides=True))
+    body = json.loads(Completions().engine_body(asked, Target(model="m", sampling=asked.sampling, overrides=True)))
     assert body["prompt"] == prompt
     assert json.loads(asked.messages[0]) == prompt
     assert (body["logprobs"], body["return_token_ids"], "max_completion_tokens" in body) == (1, True, False)
