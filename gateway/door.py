@@ -1,8 +1,8 @@
 """The agent's door: a raw ASGI application for agents' paths, since bodies and streams are much cheaper this way.
 
 It reads and bounds the request, asks who is calling, for which episode and which policy, and hands the call to
-`proxy.py`. Every refusal is an error in the dialect's form, raised before anything is stored. What agents never reach has
-no route here: paths are matched against a list, never passed through.
+`proxy.py`. Every refusal is an error in the dialect's form, raised before anything is stored. What agents never reach
+has no route here: paths are matched against a list, never passed through.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ class Exchange:
         if event.is_done:
             if not self._capture.is_finished:
                 raise UpstreamFailed(ENDLESS)
-            return self._writer.done()
+            return self._writer.done(event.raw)
         said = _object(event.data)
         if (error := error_in(said)) is not None:
             raise error

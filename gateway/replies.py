@@ -1,4 +1,4 @@
-"""What the door sends back: whole answers, streams, errors in the dialect's form; and how it learns of clients that left.
+"""What the door sends back: whole answers, streams, errors in the dialect's form; and how it learns that clients left.
 
 A reply has not begun until its first byte is ready, so every failure before that is a real status. After it, one error
 event ends the stream: never an end mark, never a made-up finish reason. When to send what is left to `proxy.py`.

@@ -109,8 +109,8 @@ class Writer(Protocol):
         """What the agent gets for one event of a streamed answer: no, one or several whole events."""
         ...
 
-    def done(self) -> bytes:
-        """What ends a stream, once the engine ended it in order."""
+    def done(self, mark: bytes) -> bytes:
+        """What ends a stream, once the engine ended it in order; `mark` is the end mark as it came."""
         ...
 
     def whole(self, said: Json) -> bytes:

@@ -106,24 +106,26 @@ def owned_body(asked: Asked, target: Target) -> Json:
     if target.overrides:
         for name in KNOBS:
             body.pop(name, None)
+    body.pop("return_token_ids", None)
     if target.captures:
-        for name, value in knobs(target.sampling).items():
-            if name not in NEUTRAL or name not in body:
-                body[name] = value
+        body |= {
+            name: value for name, value in knobs(target.sampling).items() if name not in NEUTRAL or name not in body
+        }
         body["return_token_ids"] = True
-    else:
-        body.pop("return_token_ids", None)
     body["model"] = target.model
     if asked.streams:
         given = asked.fields.get("stream_options")
         options = {} if given is None else decode_as(given, Json, "stream_options")
         body["stream_options"] = {**options, "include_usage": True}
-    limit = target.sampling.max_tokens
-    if limit is not None and (target.captures or "max_completion_tokens" not in body):
-        body["max_tokens"] = limit
-    if limit is not None and "max_completion_tokens" in body:
-        body["max_completion_tokens"] = limit
+    if target.sampling.max_tokens is not None:
+        body |= dict.fromkeys(_limit_names(body, target), target.sampling.max_tokens)
     return body
+
+
+def _limit_names(body: Json, target: Target) -> list[str]:
+    """The names under which the limit is sent: the agent's own to a server that may know only one of them."""
+    given = [name for name in ("max_tokens", "max_completion_tokens") if name in body]
+    return list(dict.fromkeys(["max_tokens", *given])) if target.captures else given or ["max_tokens"]
 
 
 def _is_constrained(known: CommonFields, fields: Mapping[str, msgspec.Raw]) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 
 from gateway.dialects.base import Asked, Json
 from gateway.message_fold import encode_json
-from gateway.sse import DONE, encode_event
+from gateway.sse import encode_event
 from tracker.errors import HoneError
 
 MAX_MESSAGE_CHARS: Final = 4_000
@@ -48,9 +48,9 @@ class PassingWriter:
         """The event, relabelled."""
         return encode_event(self.whole(said))
 
-    def done(self) -> bytes:
-        """The end mark of OpenAI's streams."""
-        return encode_event(DONE)
+    def done(self, mark: bytes) -> bytes:
+        """The end mark of OpenAI's streams, as it came."""
+        return mark
 
     def whole(self, said: Json) -> bytes:
         """The answer, relabelled."""
