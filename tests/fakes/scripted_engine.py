@@ -59,6 +59,8 @@ class ScriptedEngine:
         """What `/v1/load_lora_adapter` answers."""
         self.processed_logprobs = True
         """False: log-probabilities are reported before temperature, as vLLM does by default."""
+        self.otherwise: Callable[[Json], Script] = default_script
+        """What a request body gets for which there is neither rule nor script: a mind in place of default mode."""
         self._base = models[0]
         self._port = port
         self._queue: deque[Script] = deque()
@@ -193,7 +195,7 @@ class ScriptedEngine:
         for predicate, script in self._rules:
             if predicate(received):
                 return script
-        return self._queue.popleft() if self._queue else default_script(received.body)
+        return self._queue.popleft() if self._queue else self.otherwise(received.body)
 
     async def _whole(self, request: web.Request, received: Received, script: Script) -> web.StreamResponse:
         if script.reset_after is not None:
