@@ -17,7 +17,7 @@ from typing import Final, cast
 from gateway.admission import BEST_EFFORT, Admission, ended
 from gateway.capture import MALFORMED, Capture, EndTokens
 from gateway.dependencies import Services
-from gateway.dialects.base import Json
+from gateway.dialects.base import ErrorForm, Json
 from gateway.engines import Placement
 from gateway.message_fold import decode_json_value
 from gateway.orders import Order, verdict
@@ -67,8 +67,12 @@ class Exchange:
         self._dialect = order.dialect
         self._capture = Capture(order.asked)
         self._writer = order.dialect.writer(order.asked, order.call_id)
+        if isinstance(self._writer, ErrorForm):
+            reply.form = self._writer
         self._ends = proxy.ends.setdefault(order.policy or "", EndTokens())
         self._held: list[bytes] = []
+        self._is_marked = False
+        """Whether the engine's end mark has come."""
         self._started_ms = self._services.clock.now_ms()
         self._begun = Begun(index=0, version=proxy.last_versions.get(order.policy or "", 0))
         self._is_recorded = True
@@ -164,6 +168,8 @@ class Exchange:
                 await self._forward(events)
         if not self._capture.is_finished:
             raise UpstreamFailed(ENDLESS)
+        if self._order.asked.streams and not self._is_marked:
+            self._held.append(self._writer.done(b""))
 
     async def _forward(self, events: list[SseEvent]) -> None:
         """Pass events on together; those before one that breaks the answer too."""
@@ -190,6 +196,7 @@ class Exchange:
         if event.is_done:
             if not self._capture.is_finished:
                 raise UpstreamFailed(ENDLESS)
+            self._is_marked = True
             return self._writer.done(event.raw)
         said = _object(event.data)
         if (error := error_in(said)) is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Mapping
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
 import msgspec
 
@@ -82,6 +82,9 @@ class Asked(Record, frozen=True):
     """The conversation as the agent has it, each piece one JSON value; recorded."""
     request: bytes = b"{}"
     """The body as the agent sent it, without its messages."""
+    previous: str | None = None
+    """The call that this one continues, as `previous_response_id` names it; its conversation is not in `messages` until
+    `response_state.py` has put it there."""
     fields: Mapping[str, msgspec.Raw] = {}
     """What is sent on, before the fields that the gateway owns. Every dialect but completions puts the conversation
     here in the form of chat completions, under `messages`, and tools in that form under `tools`."""
@@ -102,7 +105,8 @@ class Target(Record, frozen=True):
 class Writer(Protocol):
     """Writes one answer for the agent: what the engine said, event by event, in the words of the dialect.
 
-    It is fed in order, each event after `Capture.feed` has stripped what the agent did not ask for.
+    It is fed in order, each event after `Capture.feed` has stripped what the agent did not ask for. A writer that is an
+    `ErrorForm` too tells the errors of its own call, for dialects whose error event belongs to those before it.
     """
 
     def event(self, said: Json) -> bytes:
@@ -110,7 +114,7 @@ class Writer(Protocol):
         ...
 
     def done(self, mark: bytes) -> bytes:
-        """What ends a stream, once the engine ended it in order; `mark` is the end mark as it came."""
+        """What ends a stream, once the engine ended it in order; `mark` is the end mark as it came, or empty."""
         ...
 
     def whole(self, said: Json) -> bytes:
@@ -118,6 +122,7 @@ class Writer(Protocol):
         ...
 
 
+@runtime_checkable
 class ErrorForm(Protocol):
     """How a dialect tells an error."""
 
