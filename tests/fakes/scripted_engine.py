@@ -12,7 +12,8 @@ ids and log-probabilities where they are asked for), `/v1/models`, `/health`, lo
 Requests take the scripts in the order of the queue, or the first rule (`when`) that matches them; rules stay. With
 neither, the **default mode** answers: ids are a pure function of the prompt, assistant messages that are sent back
 tokenise to the ids they were sampled as, so a conversation extends its own prefix. Default mode is what load tests
-and examples run on: `python -m tests.fakes.scripted_engine --port 8601`.
+and examples run on: `python -m tests.fakes.scripted_engine --port 8601`. With `--control` another process may script it
+over HTTP (`engine_control.py`).
 
 Scored one-token answers (the check of `processed_logprobs`, probes of adapters) come from one fixed distribution per
 model over a small vocabulary, with temperature applied, as an engine that reports what it samples from gives them.
@@ -31,6 +32,7 @@ from collections.abc import Callable, Sequence
 
 from aiohttp import web
 
+from tests.fakes.engine_control import Control
 from tests.fakes.scripted_answers import (
     Answer,
     Json,
@@ -52,11 +54,12 @@ Predicate = Callable[[Received], bool]
 class ScriptedEngine:
     """The server. `calls` are the completion requests in order of arrival, `received` is everything."""
 
-    def __init__(self, *, models: Sequence[str] = ("base",), port: int = 0) -> None:
+    def __init__(self, *, models: Sequence[str] = ("base",), port: int = 0, control: bool = False) -> None:
         self.models: dict[str, Json] = {name: {"id": name, "object": "model", "owned_by": "fake"} for name in models}
         self.received: list[Received] = []
         self.load_status = 200
         """What `/v1/load_lora_adapter` answers."""
+        self.load_delay_s = 0.0
         self.processed_logprobs = True
         """False: log-probabilities are reported before temperature, as vLLM does by default."""
         self.otherwise: Callable[[Json], Script] = default_script
@@ -66,6 +69,7 @@ class ScriptedEngine:
         self._queue: deque[Script] = deque()
         self._rules: list[tuple[Predicate, Script]] = []
         self._runner: web.AppRunner | None = None
+        self._control = Control(self) if control else None
 
     # what tests say
 
@@ -104,6 +108,8 @@ class ScriptedEngine:
         app.router.add_get("/v1/models", self._list)
         app.router.add_get("/health", self._health)
         app.router.add_get("/version", self._version)
+        if self._control is not None:
+            self._control.add_routes(app)
         app.router.add_route("*", "/{rest:.*}", self._unknown)
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
@@ -152,6 +158,7 @@ class ScriptedEngine:
 
     async def _load(self, request: web.Request) -> web.Response:
         body = (await self._note(request)).body
+        await asyncio.sleep(self.load_delay_s)
         if self.load_status != 200:
             error = {"message": "cannot load", "type": "InternalServerError", "code": self.load_status}
             return web.json_response({"error": error}, status=self.load_status)
@@ -195,6 +202,8 @@ class ScriptedEngine:
         for predicate, script in self._rules:
             if predicate(received):
                 return script
+        if self._control is not None and (given := self._control.take(received)) is not None:
+            return given
         return self._queue.popleft() if self._queue else self.otherwise(received.body)
 
     async def _whole(self, request: web.Request, received: Received, script: Script) -> web.StreamResponse:
@@ -242,8 +251,8 @@ def _reset(request: web.Request) -> None:
     transport.abort()
 
 
-async def _serve(port: int, models: Sequence[str]) -> None:
-    async with ScriptedEngine(models=models, port=port) as engine:
+async def _serve(port: int, models: Sequence[str], control: bool) -> None:
+    async with ScriptedEngine(models=models, port=port, control=control) as engine:
         print(engine.url, flush=True)
         await asyncio.Event().wait()
 
@@ -253,8 +262,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--model", action="append")
+    parser.add_argument("--control", action="store_true", help="let other processes script it over HTTP")
     options = parser.parse_args()
-    asyncio.run(_serve(options.port, options.model or ["base"]))
+    asyncio.run(_serve(options.port, options.model or ["base"], options.control))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,121 @@
+"""Hone as users start it, before a scripted engine: what the suite runs on when it is given no other gateway.
+
+Three processes of their own (engine, gateway, the embedded Redis that the gateway starts), keys made by
+`hone keys create`; all end with the context.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+
+from tests.conformance.gateway import Engine, Gateway, Keys
+
+ROOT = Path(__file__).parents[2]
+SESSION_HEADER = "X-Claude-Code-Session-Id"
+ENGINE_KEY = "engine-secret"
+
+
+@asynccontextmanager
+async def hone_gateway(folder: Path, **env: str) -> AsyncIterator[tuple[Gateway, Engine]]:
+    """Start an engine and `hone gateway` before it."""
+    data_dir = folder / "data"
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
+        engine_url, url = f"http://127.0.0.1:{_free_port()}", f"http://127.0.0.1:{_free_port()}"
+        settings = {
+            "HONE_PORT": url.rpartition(":")[2],
+            "HONE_ENGINES": engine_url,
+            "HONE_ENGINE_KEY": ENGINE_KEY,
+            "HONE_POLICIES": "solver=base",
+            "HONE_DATA_DIR": str(data_dir),
+            "HONE_POLL_INTERVAL_S": "0.2",
+            "HONE_SWEEP_INTERVAL_S": "0.1",
+            "HONE_EPISODE_FROM": f"header:{SESSION_HEADER}",
+            **env,
+        }
+        program = ["-m", "tests.fakes.scripted_engine", "--control", "--port", engine_url.rpartition(":")[2]]
+        async with (
+            _running(program, settings, folder / "engine.log"),
+            _running(["-m", "gateway.cli", "gateway"], settings, folder / "gateway.log") as gateway,
+        ):
+            await _ready(client, f"{url}/health/ready", gateway, folder / "gateway.log")
+            agent, operator, other = await asyncio.gather(
+                _key(settings, folder, "--scope", "agent"),
+                _key(settings, folder, *_scopes("agent", "reward", "read", "trainer", "admin")),
+                _key(settings, folder, *_scopes("agent", "reward", "read"), "--tenant", "another"),
+            )
+            yield (
+                Gateway(
+                    url=url,
+                    keys=Keys(agent, operator, operator, operator, operator, other),
+                    client=client,
+                    data_dir=data_dir,
+                    session_header=SESSION_HEADER,
+                ),
+                Engine(engine_url, client),
+            )
+
+
+@asynccontextmanager
+async def _running(
+    program: list[str], settings: Mapping[str, str], log: Path
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *program, env=_environment(settings), cwd=log.parent, stdout=output, stderr=output
+        )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+        await asyncio.wait_for(process.wait(), 30)
+
+
+async def _ready(client: aiohttp.ClientSession, url: str, process: asyncio.subprocess.Process, log: Path) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            if process.returncode is not None:
+                raise RuntimeError(f"the gateway ended; see {log}")
+            try:
+                async with client.get(url) as response:
+                    if response.status == 200:
+                        return
+            except aiohttp.ClientConnectionError:
+                pass  # it does not listen yet
+            await asyncio.sleep(0.05)
+
+
+async def _key(settings: Mapping[str, str], folder: Path, *arguments: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway.cli", "keys", "create", *arguments, "--json"),
+        env=_environment(settings),
+        cwd=folder,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await process.communicate()
+    return json.loads(output)["key"]
+
+
+def _scopes(*names: str) -> list[str]:
+    return [part for name in names for part in ("--scope", name)]
+
+
+def _environment(settings: Mapping[str, str]) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HONE_")}
+    return {**clean, "PYTHONPATH": str(ROOT), **settings}
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
