@@ -21,6 +21,7 @@ from gateway.dependencies import Services
 from gateway.dialects.base import Dialect, Limits
 from gateway.dialects.chat import Chat
 from gateway.dialects.completions import Completions
+from gateway.dialects.responses import Responses
 from gateway.identity import call_id_of
 from gateway.joining import Arrival, Joining
 from gateway.orders import Order
@@ -28,6 +29,7 @@ from gateway.paths import AgentPath, normalise
 from gateway.proxy import Proxy
 from gateway.replies import ClientWatch, Message, Receive, Reply, Send
 from gateway.requests import RequestHeaders
+from gateway.response_state import ResponseState
 from gateway.routing import PolicyRoute, find_policy
 from gateway.sources import Sources
 from gateway.upstream import Upstream
@@ -69,8 +71,13 @@ class Door:
         self._admission = Admission(services)
         self._joining = Joining(self._admission)
         self._proxy = Proxy(services, Sources(self._upstream), self._admission)
+        self._responses = ResponseState(services)
         self._limits = Limits(max_choices=settings.max_choices, max_output_tokens=settings.max_output_tokens)
-        self._dialects: dict[str, Dialect] = {"chat/completions": Chat(), "completions": Completions()}
+        self._dialects: dict[str, Dialect] = {
+            "chat/completions": Chat(),
+            "completions": Completions(),
+            "responses": Responses(),
+        }
         self._policies = tuple(
             PolicyRoute(name=p.name, aliases=p.aliases, sampling=Sampling(**p.sampling.model_dump()))
             for p in settings.stores.policies
@@ -110,7 +117,9 @@ class Door:
         body = await self._read_body(headers, receive)
         order = await self._order(dialect, path, headers, caller, body, reply)
         async with ClientWatch(receive) as client:
-            await self._proxy.serve(order, reply, client)
+            call = await self._proxy.serve(order, reply, client)
+        if call is not None:
+            self._responses.keep(call)
 
     async def _read_body(self, headers: RequestHeaders, receive: Receive) -> bytes:
         settings = self._services.settings
@@ -126,7 +135,7 @@ class Door:
         self, dialect: Dialect, path: AgentPath, headers: RequestHeaders, caller: Caller, body: bytes, reply: Reply
     ) -> Order:
         """Everything that can refuse a call before anything is written."""
-        asked = dialect.parse(body, self._limits)
+        asked = await self._responses.expand(caller.tenant, dialect.parse(body, self._limits))
         route = find_policy(asked.model, self._policies)
         reply.add_header("x-hone-policy", route.name)
         retry = headers.one("x-stainless-retry-count") or "0"

@@ -48,11 +48,11 @@ class Proxy:
         self.last_versions: dict[str, int] = {}
         """policy -> the version of its newest call: what a best-effort call gets while the store is away."""
 
-    async def serve(self, order: Order, reply: Reply, client: ClientWatch) -> None:
-        """Serve one call to its end."""
+    async def serve(self, order: Order, reply: Reply, client: ClientWatch) -> Call | None:
+        """Serve one call to its end; the call, if its answer was recorded and released."""
         exchange = Exchange(self, order, reply, client)
         await exchange.begin()
-        await exchange.run()
+        return await exchange.run()
 
 
 class Exchange:
@@ -116,7 +116,7 @@ class Exchange:
             event = Event(at_ms=self._started_ms, kind="repinned", detail=detail)
             await self._services.store.add_event(order.episode_id, event)
 
-    async def run(self) -> None:
+    async def run(self) -> Call | None:
         """Relay the answer, then record the call, then release what was held."""
         self._reply.add_header("x-hone-call", self._order.call_id)
         self._reply.add_header("x-hone-version", str(self._begun.version))
@@ -127,7 +127,7 @@ class Exchange:
                 failure = ClientGone()
             call = self._call(failure)
             is_settled = True
-            await self._settle(call, failure)
+            return call if await self._settle(call, failure) else None
         finally:
             if not is_settled and self._is_recorded:  # cut short by a stop or a fault of ours: shown as lost at once
                 now_ms = self._services.clock.now_ms()
@@ -241,19 +241,20 @@ class Exchange:
             usage_completion_tokens=capture.usage_completion_tokens,
         )
 
-    async def _settle(self, call: Call, failure: HoneError | ClientGone | None) -> None:
-        """Record, then tell the agent how it went."""
+    async def _settle(self, call: Call, failure: HoneError | ClientGone | None) -> bool:
+        """Record, then tell the agent how it went; whether there is a record of an answer that was released."""
         refused = await self._record(call)
         if isinstance(failure, ClientGone):
-            return
+            return False
         if failure is not None or refused is not None:
             await self._reply.fail(failure or refused or UpstreamFailed(ENDLESS))
-            return
+            return False
         held = b"".join(self._held)
         if self._order.asked.streams:
             await self._reply.events(held, last=True)
         else:
             await self._reply.whole(held)
+        return self._is_recorded
 
     async def _record(self, call: Call) -> HoneError | None:
         """Append the call, trying again while the store is away; why its answer may not be released, if so."""

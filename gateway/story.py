@@ -84,8 +84,18 @@ async def has_call(services: Services, row: EpisodeRow, call_id: str) -> bool:
     view = await find_view(services, row)
     if view is not None:
         return any(call.call_id == call_id for call in (*view.calls, *view.intents))
+    return any(call.call_id == call_id for call in await _archived_calls(services, row))
+
+
+async def recorded_calls(services: Services, row: EpisodeRow) -> tuple[Call, ...]:
+    """The calls of an episode that have ended, live or archived."""
+    view = await find_view(services, row)
+    return await _archived_calls(services, row) if view is None else view.calls
+
+
+async def _archived_calls(services: Services, row: EpisodeRow) -> tuple[Call, ...]:
     blob = await services.ledger.get_timeline(row.head.episode_id)
-    return blob is not None and any(call.call_id == call_id for call in decode_calls(blob))
+    return () if blob is None else decode_calls(blob)
 
 
 async def num_waiting(services: Services, episode_id: str) -> int:

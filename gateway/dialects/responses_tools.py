@@ -1,0 +1,120 @@
+"""Tools, the choice among them and the form of the answer: from the Responses API to chat completions.
+
+Functions are honoured. Tools that run at OpenAI, and those without a schema, are refused with what to write instead: a
+model that calls one would wait for somebody who is not here. A choice of `allowed_tools` is honoured by telling the
+engine of those alone. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, cast
+
+from gateway.dialects.base import Json
+from gateway.dialects.responses_input import text_field
+from tracker.errors import BadRequest
+from tracker.types import Record
+
+CHOICES: Final = frozenset({"auto", "none", "required"})
+FORMATS: Final = frozenset({"text", "json_object", "json_schema"})
+FUNCTION_FIELDS: Final = ("name", "description", "parameters", "strict")
+SCHEMA_FIELDS: Final = ("name", "description", "schema", "strict")
+
+
+class Tooling(Record, frozen=True):
+    """What the engine is told of tools."""
+
+    tools: tuple[Json, ...] = ()
+    choice: str | Json | None = None
+    is_forced: bool = False
+    """Whether the model must call one: a grammar then shapes its answer."""
+
+
+def read_tooling(tools: Sequence[Json], choice: str | Json | None) -> Tooling:
+    """Tools and their choice; raises `BadRequest` on what cannot be honoured."""
+    functions = tuple(_function(tool, f"tools[{number}]") for number, tool in enumerate(tools))
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        functions, choice = _allowed(functions, choice)
+    elif isinstance(choice, dict):
+        choice = _named(choice, functions)
+    elif choice is not None and choice not in CHOICES:
+        raise BadRequest(f"tool_choice: write one of {', '.join(sorted(CHOICES))}, or a function.", param="tool_choice")
+    is_forced = choice not in (None, "auto", "none")
+    if functions:
+        return Tooling(tools=functions, choice=choice, is_forced=is_forced)
+    if is_forced:
+        raise BadRequest("tool_choice: there are no tools to choose from; send tools.", param="tool_choice")
+    return Tooling()
+
+
+def response_format(text: Json | None) -> Json | None:
+    """`text.format` as chat completions know it; `None` for plain words."""
+    given: object = None if text is None else text.get("format")
+    if given is None:
+        return None
+    fields = cast("Json", given) if isinstance(given, dict) else {}
+    kind = fields.get("type")
+    if kind not in FORMATS:
+        raise BadRequest(f"text.format.type: write one of {', '.join(sorted(FORMATS))}.", param="text.format.type")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": kind}
+    if not isinstance(fields.get("schema"), dict):
+        raise BadRequest("text.format.schema: write a JSON schema.", param="text.format.schema")
+    return {"type": kind, "json_schema": {"name": "answer", **_given(fields, SCHEMA_FIELDS)}}
+
+
+def _function(tool: Json, where: str) -> Json:
+    kind = tool.get("type")
+    if kind == "function":
+        if isinstance(tool.get("function"), dict):
+            raise BadRequest(f"{where}: here name and parameters stand beside type, not in function.", param=where)
+        text_field(tool, "name", where)
+        return {"type": "function", "function": _given(tool, FUNCTION_FIELDS)}
+    raise BadRequest(_instead(str(kind), where), param=where, code="unsupported_tool")
+
+
+def _instead(kind: str, where: str) -> str:
+    if kind == "custom":
+        return f"{where}: custom tools are not supported; write a function with one text parameter instead."
+    if kind == "mcp":
+        return (
+            f"{where}: no MCP server is called from here; connect to it in the agent and offer its tools as functions."
+        )
+    return f"{where}: {kind} runs at OpenAI, not here; leave it out, or offer a function that your agent runs itself."
+
+
+def _named(choice: Json, functions: Sequence[Json]) -> Json:
+    """The choice of one function."""
+    if choice.get("type") != "function":
+        told = f"tool_choice: only functions can be chosen, not {choice.get('type')}."
+        raise BadRequest(told, param="tool_choice", code="unsupported_tool")
+    name = text_field(choice, "name", "tool_choice")
+    _find(name, functions)
+    return {"type": "function", "function": {"name": name}}
+
+
+def _allowed(functions: Sequence[Json], choice: Json) -> tuple[tuple[Json, ...], str]:
+    """The functions that are allowed, and how they are to be used."""
+    mode, given = choice.get("mode", "auto"), choice.get("tools")
+    if mode not in ("auto", "required"):
+        raise BadRequest("tool_choice.mode: write auto or required.", param="tool_choice.mode")
+    if not isinstance(given, list) or not given:
+        raise BadRequest("tool_choice.tools: name the tools that are allowed.", param="tool_choice.tools")
+    names = [
+        text_field(cast("Json", tool) if isinstance(tool, dict) else {}, "name", "tool_choice.tools")
+        for tool in cast("list[object]", given)
+    ]
+    for name in names:
+        _find(name, functions)
+    return tuple(each for each in functions if each["function"]["name"] in names), mode
+
+
+def _find(name: str, functions: Sequence[Json]) -> None:
+    if all(each["function"]["name"] != name for each in functions):
+        raise BadRequest(f"tool_choice: there is no function {name} among the tools.", param="tool_choice")
+
+
+def _given(fields: Json, names: Sequence[str]) -> Json:
+    return {name: fields[name] for name in names if fields.get(name) is not None}

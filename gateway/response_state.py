@@ -1,0 +1,88 @@
+"""What `previous_response_id` stands for: the conversation of an earlier call and its answer, put before the input.
+
+An answer's id leads to its episode, where the call is recorded with its whole conversation, live or archived: so one
+look-up is enough however long the chain is, and any gateway of the same stores can do it. Calls that ended in this
+process a moment ago are kept, so that a chain does not read its episode again at each step; whether that still exists,
+and for this tenant, is asked every time. Only an answer that was completed can be continued.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final, cast
+
+from gateway.dependencies import Services
+from gateway.dialects.base import Asked
+from gateway.dialects.responses import ID_PREFIX, answer_items, with_items
+from gateway.identity import episode_id_of
+from gateway.message_fold import decode_json_value
+from gateway.story import recorded_calls
+from tracker.errors import BadRequest, NotFound
+from tracker.types import Call, CallState
+
+MAX_KEPT_BYTES: Final = 32 * 2**20
+DIALECT: Final = "responses"
+
+Items = tuple[bytes, ...]
+
+
+class ResponseState:
+    """Finds earlier answers; one for each process."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._kept: OrderedDict[str, Items] = OrderedDict()
+        self._num_bytes = 0
+
+    async def expand(self, tenant: str, asked: Asked) -> Asked:
+        """The request with what it continues; raises `BadRequest` if there is no such answer."""
+        if asked.previous is None:
+            return asked
+        return with_items(asked, (*await self._find(tenant, asked.previous), *asked.messages))
+
+    def keep(self, call: Call) -> None:
+        """Remember a call that was recorded."""
+        if call.dialect == DIALECT and call.state is CallState.COMPLETED:
+            self._put(call.call_id, _items(call))
+
+    async def _find(self, tenant: str, call_id: str) -> Items:
+        episode_id = episode_id_of(call_id) if call_id.startswith(ID_PREFIX) else None
+        if episode_id is None:
+            raise _not_found(call_id)
+        try:
+            row = await self._services.ledger.get_episode(tenant, episode_id)
+        except NotFound:
+            raise _not_found(call_id) from None
+        if call_id in self._kept:
+            self._kept.move_to_end(call_id)
+            return self._kept[call_id]
+        for call in await recorded_calls(self._services, row):
+            if call.call_id == call_id:
+                if call.state is not CallState.COMPLETED:
+                    raise _not_found(call_id)
+                return self._put(call_id, _items(call))
+        raise _not_found(call_id)
+
+    def _put(self, call_id: str, items: Items) -> Items:
+        if call_id not in self._kept:
+            self._kept[call_id] = items
+            self._num_bytes += sum(map(len, items))
+        while self._num_bytes > MAX_KEPT_BYTES:
+            _, dropped = self._kept.popitem(last=False)
+            self._num_bytes -= sum(map(len, dropped))
+        return items
+
+
+def _items(call: Call) -> Items:
+    """The whole conversation up to and with the answer."""
+    message: object = decode_json_value(call.choices[0].message) if call.choices else None
+    if not isinstance(message, dict):
+        raise _not_found(call.call_id)
+    return (*call.messages, *answer_items(cast("dict[str, object]", message), call.call_id))
+
+
+def _not_found(call_id: str) -> BadRequest:
+    told = (
+        f"Previous response with id {call_id[:200]!r} not found: name an answer that was completed, or send its items."
+    )
+    return BadRequest(told, param="previous_response_id", code="previous_response_not_found")
