@@ -44,6 +44,11 @@ class Admission:
             raise unknown(episode_id)
         return admitted
 
+    async def check_open(self, tenant: str, episode_id: str) -> None:
+        """Raise `Gone` for an episode that has ended, for requests that no `begin_call` stands before."""
+        if _has_ended(await self._services.ledger.get_episode(tenant, episode_id)):
+            raise ended(episode_id)
+
     async def why_not(self, tenant: str, episode_id: str) -> HoneError:
         """What to say of an episode that the episode store does not hold; raises `NotFound` if SQL does not either."""
         self._kept.pop(episode_id, None)

@@ -55,10 +55,11 @@ class EndTokens:
 
 
 class Capture:
-    """Folds the events of one answer."""
+    """Folds the events of one answer; of a model that is no policy, words and usage alone (`takes_tokens`)."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: Asked, *, takes_tokens: bool = True) -> None:
         self._asked = asked
+        self._takes_tokens = takes_tokens
         self._choices: dict[int, _ChoiceFold] = {}
         self._num_finished = 0
         self._prompt: list[int] = []
@@ -80,15 +81,16 @@ class Capture:
         if not isinstance(choices, list):
             raise UpstreamFailed(f"{MALFORMED}: an event without choices.")
         self._take_usage(event)
-        self._take_prompt(event)
+        if self._takes_tokens:
+            self._take_prompt(event)
         for choice in cast("list[object]", choices):
             if not isinstance(choice, dict):
                 raise UpstreamFailed(f"{MALFORMED}: a choice that is no object.")
             self._take_choice(cast("Json", choice))
-        had_usage = "usage" in event
-        if had_usage and not self._asked.shows_usage:
-            del event["usage"]
-        return len(cast("list[object]", choices)) > 0 or not had_usage or self._asked.shows_usage
+        counts = event.get("usage")
+        if not self._asked.shows_usage:
+            event.pop("usage", None)
+        return len(cast("list[object]", choices)) > 0 or counts is None or self._asked.shows_usage
 
     def choices(self, limit: int | None, ends: EndTokens) -> tuple[Choice, ...]:
         """Every choice as far as it came, each with what is amiss with it."""
@@ -105,10 +107,14 @@ class Capture:
                 finish_reason=fold.finish_reason,
                 truncated=ends.is_truncated(tuple(fold.ids), limit, fold.finish_reason),
                 message=fold.message.encode(),
-                reason=fold.reason(bool(self._prompt), wrong),
+                reason=fold.reason(bool(self._prompt), wrong) if self._takes_tokens else None,
             )
             for index, fold in folds
         )
+
+    def words(self) -> list[object]:
+        """The message of each choice, as far as it came."""
+        return [fold.message.value() for _, fold in sorted(self._choices.items())]
 
     def detail(self) -> str:
         """For people: the counts that do not agree, if any."""
@@ -126,6 +132,8 @@ class Capture:
         return "; ".join(told)
 
     def _usage_mismatch(self) -> bool:
+        if not self._takes_tokens:
+            return False
         total = sum(len(fold.ids) for fold in self._choices.values())
         if self.usage_completion_tokens is not None and self.usage_completion_tokens != total:
             return True
@@ -153,6 +161,14 @@ class Capture:
         fold = self._choices.get(index)
         if fold is None:
             fold = self._choices[index] = _ChoiceFold()
+        if self._takes_tokens:
+            self._take_tokens(choice, fold)
+        self._take_words(choice, fold)
+        if choice.get("finish_reason") is not None and fold.finish_reason is None:
+            fold.finish(str(choice["finish_reason"]), choice.get("stop_reason"))
+            self._num_finished += 1
+
+    def _take_tokens(self, choice: Json, fold: _ChoiceFold) -> None:
         self._take_prompt(choice)
         fold.take_ids(choice.get("token_ids"))
         fold.take_logprobs(choice.get("logprobs"))
@@ -160,10 +176,6 @@ class Capture:
             choice.pop("token_ids", None)
         if not self._asked.shows_logprobs:
             choice.pop("logprobs", None)
-        self._take_words(choice, fold)
-        if choice.get("finish_reason") is not None and fold.finish_reason is None:
-            fold.finish(str(choice["finish_reason"]), choice.get("stop_reason"))
-            self._num_finished += 1
 
     def _take_words(self, choice: Json, fold: _ChoiceFold) -> None:
         if isinstance(text := choice.get("text"), str):

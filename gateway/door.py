@@ -21,7 +21,10 @@ from gateway.dependencies import Services
 from gateway.dialects.base import Dialect, Limits
 from gateway.dialects.chat import Chat
 from gateway.dialects.completions import Completions
+from gateway.dialects.messages import Messages
 from gateway.dialects.responses import Responses
+from gateway.embeddings import Embeddings, Servers, parse_embeddings
+from gateway.exact_threads import Threads
 from gateway.identity import call_id_of
 from gateway.joining import Arrival, Joining
 from gateway.orders import Order
@@ -30,15 +33,19 @@ from gateway.proxy import Proxy
 from gateway.replies import ClientWatch, Message, Receive, Reply, Send
 from gateway.requests import RequestHeaders
 from gateway.response_state import ResponseState
-from gateway.routing import PolicyRoute, find_policy
+from gateway.routing import JOKER, PolicyRoute, UpstreamRoute, find_route
 from gateway.sources import Sources
+from gateway.tokens import TokenCounter
 from gateway.upstream import Upstream
+from gateway.upstreams import TextSource, Upstreams
 from tracker.errors import BadRequest, HoneError, NotFound, TooLarge
 from tracker.types import ID_PATTERN, Sampling, Scope
 
 __all__ = ["AgentPath", "Door", "normalise"]
 
-NO_PATH: Final = "There is no such path; agents call /v1/chat/completions, /v1/completions and /v1/models."
+NO_PATH: Final = "There is no such path; agents call /v1/chat/completions, /v1/completions, /v1/messages, /v1/models."
+EMBEDDINGS: Final = "embeddings"
+COUNT: Final = "messages/count_tokens"
 _ROLE: Final = re.compile(ID_PATTERN)
 _RETRY: Final = re.compile(r"[0-9]{1,4}")
 
@@ -70,22 +77,35 @@ class Door:
         self._upstream = Upstream(settings.engine_key, settings.call_timeout_s)
         self._admission = Admission(services)
         self._joining = Joining(self._admission)
-        self._proxy = Proxy(services, Sources(self._upstream), self._admission)
+        self._upstreams = Upstreams(settings.upstreams, settings.call_timeout_s)
+        self._proxy = Proxy(services, Sources(self._upstream, TextSource(self._upstreams), Threads(services.store)), self._admission)
         self._responses = ResponseState(services)
         self._limits = Limits(max_choices=settings.max_choices, max_output_tokens=settings.max_output_tokens)
+        self._messages = Messages()
+        self._counter = TokenCounter(services.engines, self._proxy.bills)
         self._dialects: dict[str, Dialect] = {
             "chat/completions": Chat(),
             "completions": Completions(),
+            "messages": self._messages,
             "responses": Responses(),
         }
         self._policies = tuple(
-            PolicyRoute(name=p.name, aliases=p.aliases, sampling=Sampling(**p.sampling.model_dump()))
+            PolicyRoute(
+                name=p.name,
+                aliases=p.aliases,
+                sampling=Sampling(**p.sampling.model_dump()),
+                prompting=p.prompting,
+            )
             for p in settings.stores.policies
         )
+        self._served = tuple(upstream.served for upstream in settings.upstreams)
+        servers = Servers(services.engines, self._upstream, self._upstreams, self._policies, self._served)
+        self._embeddings = Embeddings(servers, settings.call_timeout_s)
 
     async def close(self) -> None:
-        """Close the connections to engines."""
+        """Close the connections to engines and upstreams."""
         await self._upstream.close()
+        await self._upstreams.close()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         reply = Reply(send)
@@ -101,8 +121,7 @@ class Door:
         if path is None:
             raise NotFound(NO_PATH)
         dialect = self._dialects.get(path.route)
-        if dialect is not None:
-            reply.form = dialect
+        reply.form = self._messages if path.route == COUNT else dialect or reply.form
         headers = RequestHeaders(scope["headers"])
         caller = await self._services.keys.authenticate(headers.one("authorization"), headers.one("x-api-key"))
         if caller.episode_id is None:
@@ -111,15 +130,29 @@ class Door:
             _require_method("GET", scope["method"], reply)
             await reply.whole(self._models(path.model))
             return
-        if dialect is None:
+        if dialect is None and path.route not in (COUNT, EMBEDDINGS):
             raise NotFound(NO_PATH, code="unknown_path")
         _require_method("POST", scope["method"], reply)
         body = await self._read_body(headers, receive)
+        if path.route == EMBEDDINGS:
+            await self._embed(caller, body, reply, receive)
+            return
+        if dialect is None:
+            await reply.whole(await self._count(body))
+            return
         order = await self._order(dialect, path, headers, caller, body, reply)
         async with ClientWatch(receive) as client:
             call = await self._proxy.serve(order, reply, client)
         if call is not None:
             self._responses.keep(call)
+
+    async def _embed(self, caller: Caller, body: bytes, reply: Reply, receive: Receive) -> None:
+        """Passed through and not recorded; the key of an episode that has ended is good for nothing here either."""
+        asked = parse_embeddings(body)
+        if caller.episode_id is not None:
+            await self._admission.check_open(caller.tenant, caller.episode_id)
+        async with ClientWatch(receive) as client:
+            await self._embeddings.serve(asked, reply, client)
 
     async def _read_body(self, headers: RequestHeaders, receive: Receive) -> bytes:
         settings = self._services.settings
@@ -136,8 +169,11 @@ class Door:
     ) -> Order:
         """Everything that can refuse a call before anything is written."""
         asked = await self._responses.expand(caller.tenant, dialect.parse(body, self._limits))
-        route = find_policy(asked.model, self._policies)
-        reply.add_header("x-hone-policy", route.name)
+        route = find_route(asked.model, self._policies, self._served)
+        if isinstance(route, UpstreamRoute):
+            reply.add_header("x-hone-upstream", route.upstream)
+        else:
+            reply.add_header("x-hone-policy", route.name)
         retry = headers.one("x-stainless-retry-count") or "0"
         arrival = Arrival(
             caller=caller,
@@ -161,16 +197,28 @@ class Door:
             role=_role(headers.one("x-hone-role")),
         )
 
+    async def _count(self, body: bytes) -> bytes:
+        """How many tokens a conversation is."""
+        asked = self._messages.parse_to_count(body, self._limits)
+        route = find_route(asked.model, self._policies, self._served)
+        return msgspec.json.encode({"input_tokens": await self._counter.count(asked, route)})
+
     def _models(self, name: str | None) -> bytes:
-        """The policies and their aliases, as OpenAI lists models."""
-        names = [name for policy in self._policies for name in (policy.name, *policy.aliases)]
-        cards = {each: {"id": each, "object": "model", "created": 0, "owned_by": "hone"} for each in names}
+        """The policies with their aliases and the models of upstreams, as OpenAI lists models; patterns name none."""
+        owners = {name: "hone" for policy in self._policies for name in (policy.name, *policy.aliases)}
+        owners |= {name: each.upstream for each in self._served for name in each.models if JOKER not in name}
         if name is None:
-            return msgspec.json.encode({"object": "list", "data": list(cards.values())})
-        if name not in cards:
-            told = f"There is no model {name!r}; there are: {', '.join(sorted(cards))}."
+            cards = [_model_card(name, owner) for name, owner in owners.items()]
+            return msgspec.json.encode({"object": "list", "data": cards})
+        if name not in owners and not self._served:
+            told = f"There is no model {name!r}; there are: {', '.join(sorted(owners))}."
             raise NotFound(told, param="model", code="model_not_found")
-        return msgspec.json.encode(cards[name])
+        route = find_route(name, self._policies, self._served)
+        return msgspec.json.encode(_model_card(name, route.upstream if isinstance(route, UpstreamRoute) else "hone"))
+
+
+def _model_card(name: str, owner: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": owner}
 
 
 def _require_method(wanted: str, method: str, reply: Reply) -> None:

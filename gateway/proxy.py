@@ -15,12 +15,14 @@ from contextlib import aclosing
 from typing import Final, cast
 
 from gateway.admission import BEST_EFFORT, Admission, ended
+from gateway.bills import Bills
 from gateway.capture import MALFORMED, Capture, EndTokens
 from gateway.dependencies import Services
 from gateway.dialects.base import ErrorForm, Json
 from gateway.engines import Placement
 from gateway.message_fold import decode_json_value
 from gateway.orders import Order, verdict
+from gateway.placing import Placing
 from gateway.replies import ClientGone, ClientWatch, Reply
 from gateway.routing import UpstreamRoute
 from gateway.sources import Source, Sources
@@ -28,7 +30,7 @@ from gateway.sse import SseEvent
 from gateway.upstream import error_in
 from tracker.errors import Gone, HoneError, NotFound, SettingsError, Unavailable, UpstreamFailed
 from tracker.store import Begun
-from tracker.types import Call, CallState, Event, Intent, Reason
+from tracker.types import Call, CallState, Event, Intent, Reason, Usage
 
 LOG: Final = logging.getLogger("hone.proxy")
 RECORD_PAUSE_S: Final = 0.05
@@ -41,6 +43,7 @@ class Proxy:
 
     def __init__(self, services: Services, sources: Sources, admission: Admission) -> None:
         self.services = services
+        self.bills = Bills(services.settings.upstreams)
         self.sources = sources
         self.admission = admission
         self.ends: dict[str, EndTokens] = {}
@@ -65,7 +68,7 @@ class Exchange:
         self._reply = reply
         self._client = client
         self._dialect = order.dialect
-        self._capture = Capture(order.asked)
+        self._capture = Capture(order.asked, takes_tokens=order.policy is not None)
         self._writer = order.dialect.writer(order.asked, order.call_id)
         if isinstance(self._writer, ErrorForm):
             reply.form = self._writer
@@ -77,6 +80,11 @@ class Exchange:
         self._begun = Begun(index=0, version=proxy.last_versions.get(order.policy or "", 0))
         self._is_recorded = True
         """False for a best-effort call whose intent could not be written."""
+        self._usage: Usage | None = None
+        self._placing = Placing(proxy.services, order)
+        self._source: Source | None = None
+        self._has_begun = False
+        """Whether any of the answer came."""
         self._engine = ""
         self._digest = ""
 
@@ -98,10 +106,9 @@ class Exchange:
             body_digest=order.body_digest,
             retry=order.retry,
         )
-        engine = None if order.policy is None else self._services.engines.suggest()
-        self._engine = engine or ""
+        engines = self._placing.candidates()
         try:
-            self._begun = await self._services.store.begin_call(intent, order.admitted.run.pin, engine)
+            self._begun = await self._services.store.begin_call(intent, order.admitted.run.pin, engines)
         except Unavailable:
             if order.admitted.run.record != BEST_EFFORT:
                 raise
@@ -111,6 +118,7 @@ class Exchange:
         except Gone:
             raise ended(order.episode_id) from None
         self._proxy.last_versions[order.policy or ""] = self._begun.version
+        self._engine = self._begun.engine or ""
         if self._begun.repinned_from is not None:
             detail = f"{order.policy}: {self._begun.repinned_from} -> {self._begun.version}"
             event = Event(at_ms=self._started_ms, kind="repinned", detail=detail)
@@ -125,6 +133,8 @@ class Exchange:
             failure = await self._relay()
             if failure is None and self._client.is_gone:
                 failure = ClientGone()
+            if isinstance(self._order.route, UpstreamRoute):
+                self._usage = await self._proxy.bills.usage(self._order.route, self._order.asked, self._capture)
             call = self._call(failure)
             is_settled = True
             return call if await self._settle(call, failure) else None
@@ -140,10 +150,7 @@ class Exchange:
         settings = self._services.settings
         try:
             async with self._client.guard(), asyncio.timeout(settings.call_timeout_s):
-                placement = await self._place()
-                self._engine, self._digest = placement.engine, placement.digest
-                with self._services.engines.in_flight(placement):
-                    await self._exchange(self._proxy.sources.of(self._order), placement)
+                await self._ask()
         except ClientGone as gone:
             return gone
         except TimeoutError:
@@ -154,17 +161,23 @@ class Exchange:
             return error
         return None
 
-    async def _place(self) -> Placement:
-        """Where the call goes: the engine of its episode, or the upstream of a model that is no policy."""
-        route = self._order.route
-        if isinstance(route, UpstreamRoute):
-            return Placement(engine=route.url, model=route.name, digest="")
-        serving = await self._services.versions.serving(route.name, self._begun.version)
-        return await self._services.engines.place(serving, self._begun.engine or self._engine)
+    async def _ask(self) -> None:
+        """Have the call answered; by another engine if the first is lost before any of its answer came."""
+        self._source = source = self._proxy.sources.of(self._order, self._begun.index)
+        while True:
+            placement = await self._placing.place(self._begun)
+            self._engine, self._digest = placement.engine, placement.digest
+            try:
+                with self._services.engines.in_flight(placement):
+                    return await self._exchange(source, placement)
+            except UpstreamFailed as error:
+                if self._has_begun or not await self._placing.moves_on(placement, error):
+                    raise
 
     async def _exchange(self, source: Source, placement: Placement) -> None:
         async with source.ask(self._order, placement) as answer, aclosing(answer.batches()) as batches:
             async for events in batches:
+                self._has_begun = True
                 await self._forward(events)
         if not self._capture.is_finished:
             raise UpstreamFailed(ENDLESS)
@@ -239,6 +252,8 @@ class Exchange:
             body_digest=order.body_digest,
             retry=order.retry,
             usage_completion_tokens=capture.usage_completion_tokens,
+            usage=self._usage,
+            prompting=None if self._source is None else self._source.prompting,
         )
 
     async def _settle(self, call: Call, failure: HoneError | ClientGone | None) -> bool:
@@ -267,6 +282,7 @@ class Exchange:
             try:
                 async with asyncio.timeout_at(until_s):
                     if await self._services.store.end_call(call):
+                        self._proxy.sources.note(call)
                         return None
                 return Unavailable("The call was given up before its answer came: it cannot be recorded any more.")
             except (Unavailable, TimeoutError) as error:

@@ -7,12 +7,17 @@ sent is recorded on the call. Engines and versions are chosen elsewhere. Pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tracker.errors import NotFound
 from tracker.types import Record, RunSettings, Sampling
 
+EXACT: Final = "exact"
+"""The prompting under which stored ids stand in for what would be tokenised again."""
+JOKER: Final = "*"
+"""Stands for any characters in the name of an upstream's model."""
 NEUTRAL: Final[Mapping[str, float]] = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
@@ -59,19 +64,53 @@ class UpstreamRoute(Record, frozen=True):
 Route = PolicyRoute | UpstreamRoute
 
 
-def find_policy(model: str, policies: Sequence[PolicyRoute]) -> PolicyRoute:
-    """The policy that a model name means; with one policy, every name means it.
+class UpstreamModels(Record, frozen=True):
+    """Which models an upstream answers."""
 
-    >>> find_policy("gpt-4o", [PolicyRoute(name="solver")]).name
+    upstream: str
+    """Its name in the settings."""
+    url: str
+    models: tuple[str, ...]
+    """Names, or patterns with `*`."""
+
+
+def find_route(model: str, policies: Sequence[PolicyRoute], upstreams: Sequence[UpstreamModels] = ()) -> Route:
+    """What a model name means: a policy, or a model of an upstream.
+
+    A name that stands there as it is wins over every pattern, and a longer pattern over a shorter one. With one policy
+    and no upstreams, every name means that policy. Raises `NotFound` naming what there is.
+
+    >>> find_route("gpt-4o", [PolicyRoute(name="solver")]).name
     'solver'
+    >>> openai = UpstreamModels(upstream="openai", url="https://api.openai.com/v1", models=("gpt-*",))
+    >>> find_route("gpt-4o", [PolicyRoute(name="solver")], [openai])
+    UpstreamRoute(name='gpt-4o', url='https://api.openai.com/v1', upstream='openai')
     """
     for policy in policies:
         if model == policy.name or model in policy.aliases:
             return policy
-    if len(policies) == 1:
+    upstream = _upstream_of(model, upstreams)
+    if upstream is not None:
+        return UpstreamRoute(name=model, url=upstream.url, upstream=upstream.upstream)
+    if len(policies) == 1 and not upstreams:
         return policies[0]
-    names = ", ".join(sorted(name for policy in policies for name in (policy.name, *policy.aliases)))
-    raise NotFound(f"There is no model {model!r}; there are: {names}.", param="model", code="model_not_found")
+    names = {name for policy in policies for name in (policy.name, *policy.aliases)}
+    told = ", ".join(sorted(names.union(*(upstream.models for upstream in upstreams))))
+    raise NotFound(f"There is no model {model!r}; there are: {told}.", param="model", code="model_not_found")
+
+
+def _upstream_of(model: str, upstreams: Sequence[UpstreamModels]) -> UpstreamModels | None:
+    fits = [
+        (name == model, len(name), -number)
+        for number, upstream in enumerate(upstreams)
+        for name in upstream.models
+        if name == model or (JOKER in name and _pattern(name).fullmatch(model))
+    ]
+    return upstreams[-max(fits)[2]] if fits else None
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    return re.compile(".*".join(re.escape(part) for part in name.split(JOKER)), re.DOTALL)
 
 
 def uses_policy_sampling(run: RunSettings) -> bool:

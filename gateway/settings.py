@@ -7,21 +7,30 @@ all processes share). A name in the file that nobody knows is refused: a typing 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import enum
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
+from gateway.upstream_settings import UpstreamSettings, upstreams_of
 from tracker.errors import SettingsError
 from tracker.settings import PREFIX, Settings, StoreSettings, read_settings, stores_of, validated
 
-OTHER_TABLES: Final = frozenset({"trainer", "engine", "local"})
+OTHER_TABLES: Final = frozenset({"trainer", "engine", "vllm", "local"})
 """Tables of `hone.toml` that other processes read."""
 DEFAULT_ENGINE: Final = "http://127.0.0.1:8610"
 """Where `hone engine` listens unless told otherwise."""
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+class LocalEngine(enum.StrEnum):
+    """Which engine `hone up` starts."""
+
+    EMBEDDED = "embedded"
+    VLLM = "vllm"
 
 
 class GatewaySettings(Settings):
@@ -35,6 +44,12 @@ class GatewaySettings(Settings):
     engines: tuple[str, ...] = (DEFAULT_ENGINE,)
     """Root URLs of engines, without `/v1`."""
     engine_key: str | None = None
+    local_engine: LocalEngine = LocalEngine.EMBEDDED
+    """What `hone up` starts where no engines are named."""
+    vllm_python: str | None = None
+    """A Python that has vLLM; looked for where it usually is by default."""
+    vllm_command: str | tuple[str, ...] | None = None
+    """The whole of what starts vLLM's server, without flags, where that is no Python module."""
     workers: int = Field(default=1, ge=1, le=64)
     max_body_bytes: int = Field(default=32 * 2**20, ge=1024)
     max_choices: int = Field(default=8, ge=1)
@@ -57,6 +72,9 @@ class GatewaySettings(Settings):
     shutdown_s: int = Field(default=15, ge=0)
     """How long calls in flight may go on once the gateway is told to stop."""
 
+    upstreams: tuple[UpstreamSettings, ...] = ()
+    """Servers of models that are no policy."""
+
     @field_validator("engines", mode="before")
     @classmethod
     def _split_engines(cls, value: object) -> object:
@@ -76,6 +94,16 @@ class GatewaySettings(Settings):
     def _public_url_is_a_root(cls, url: str) -> str:
         return _root_url(url) if url else url
 
+    @model_validator(mode="after")
+    def _models_are_told_apart(self) -> GatewaySettings:
+        names = [upstream.name for upstream in self.upstreams]
+        own = {name for policy in self.stores.policies for name in (policy.name, *policy.aliases)}
+        models = [model for upstream in self.upstreams for model in upstream.models]
+        for what, repeated in (("the name", _repeated(names)), ("the model", _repeated([*models, *own]))):
+            if repeated:
+                raise ValueError(f"upstreams: {what} {', '.join(repeated)} stands there twice; give each its own")
+        return self
+
     @property
     def base_url(self) -> str:
         """What agents are told, without `/v1`."""
@@ -94,6 +122,8 @@ def load(env: Mapping[str, str], cwd: Path) -> GatewaySettings:
     own = set(GatewaySettings.model_fields) - {"stores"}
     _refuse_unknown_names(tree, own | set(StoreSettings.model_fields) | OTHER_TABLES, env)
     fields: dict[str, Any] = {name: value for name, value in tree.items() if name in own}
+    if "upstreams" in fields:
+        fields["upstreams"] = upstreams_of(fields["upstreams"], env)
     settings = validated(GatewaySettings, {**fields, "stores": stores_of(tree, cwd)})
     if not settings.stores.policies:
         raise SettingsError('HONE_POLICIES: name at least one policy, as "solver=MODEL", or [[policies]] in hone.toml.')
@@ -107,6 +137,10 @@ def _refuse_unknown_names(tree: Mapping[str, Any], known: set[str], env: Mapping
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; it knows {', '.join(sorted(known))}."
             raise SettingsError(f"hone.toml: there is no setting {name!r}{hint}")
+
+
+def _repeated(names: Sequence[str]) -> list[str]:
+    return sorted({name for name in names if names.count(name) > 1})
 
 
 def _root_url(url: str) -> str:

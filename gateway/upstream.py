@@ -29,8 +29,7 @@ DRAIN_S: Final = 0.5
 MAX_ERROR_BYTES: Final = 64 * 1024
 PASSED_HEADERS: Final = ("retry-after",)
 OVERFLOW_MARKS: Final = ("context length", "context_length", "context window", "max_model_len", "maximum model length")
-UNREACHABLE: Final = "The engine cannot be reached."
-BROKE_OFF: Final = "The engine broke off its answer."
+ENGINE: Final = "The engine"
 BUSY: Final = 503
 
 
@@ -47,10 +46,19 @@ class EngineRefused(UpstreamFailed):
             self.code = "context_length_exceeded"
 
 
-class Upstream:
-    """Connections to all engines."""
+class EngineGone(UpstreamFailed):
+    """The engine cannot be reached, or its connection broke: it said nothing about the call itself."""
 
-    def __init__(self, key: str | None, timeout_s: float) -> None:
+    def __init__(self, message: str, *, was_reached: bool) -> None:
+        super().__init__(message)
+        self.was_reached = was_reached
+
+
+class Upstream:
+    """Connections to all engines, or to one other server; `who` is how its failures name it."""
+
+    def __init__(self, key: str | None, timeout_s: float, who: str = ENGINE) -> None:
+        self._who = who
         self._headers = {"content-type": "application/json", "accept-encoding": "identity"}
         if key:
             self._headers["authorization"] = f"Bearer {key}"
@@ -70,13 +78,13 @@ class Upstream:
         try:
             response = await self._pool().post(url, data=body, headers=headers, allow_redirects=False)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise _unreachable(error, url) from error
+            raise _unreachable(error, url, self._who) from error
         try:
             if response.status != 200:
-                raise await _refusal(response)
+                raise await _refusal(response, self._who)
             if streams and response.content_type != "text/event-stream":
-                raise UpstreamFailed("The engine did not answer with a stream.")
-            yield Answer(response, streams)
+                raise UpstreamFailed(f"{self._who} did not answer with a stream.")
+            yield Answer(response, streams, self._who)
         finally:
             response.close()  # of an answer that was read to its end the connection went back to the pool already
 
@@ -98,9 +106,10 @@ class Upstream:
 class Answer:
     """The events of an answer, in batches as they arrive."""
 
-    def __init__(self, response: aiohttp.ClientResponse, streams: bool) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, streams: bool, who: str) -> None:
         self._response = response
         self._streams = streams
+        self._who = who
 
     async def batches(self) -> AsyncGenerator[list[SseEvent]]:
         """Events that came together, up to the end mark or the transport's end."""
@@ -124,7 +133,7 @@ class Answer:
         while chunk := await self._read():
             size += len(chunk)
             if size > MAX_EVENT_BYTES:
-                raise UpstreamFailed(f"The engine sent an answer of more than {MAX_EVENT_BYTES} bytes.")
+                raise UpstreamFailed(f"{self._who} sent an answer of more than {MAX_EVENT_BYTES} bytes.")
             parts.append(chunk)
         return b"".join(parts)
 
@@ -133,10 +142,10 @@ class Answer:
         try:
             return await self._response.content.readany()
         except TimeoutError as error:
-            raise UpstreamFailed("The engine stopped answering.") from error
+            raise UpstreamFailed(f"{self._who} stopped answering.") from error
         except (aiohttp.ClientError, OSError) as error:
-            LOG.warning("%s: %s %r", self._response.url, BROKE_OFF, error)
-            raise UpstreamFailed(BROKE_OFF) from error
+            LOG.warning("%s broke off its answer: %r", self._response.url, error)
+            raise EngineGone(f"{self._who} broke off its answer.", was_reached=True) from error
 
     async def _drain(self) -> None:
         """Let the transport's end arrive behind the end mark, so that the connection can be used again."""
@@ -156,12 +165,12 @@ def error_in(event: Json) -> EngineRefused | None:
     return _refused(event if said is None else said, 500, {})
 
 
-async def _refusal(response: aiohttp.ClientResponse) -> UpstreamFailed:
+async def _refusal(response: aiohttp.ClientResponse, who: str) -> UpstreamFailed:
     """The engine's error answer in its own words."""
     raw = await response.content.read(MAX_ERROR_BYTES)
     headers = {name: response.headers[name] for name in PASSED_HEADERS if name in response.headers}
     if 300 <= response.status < 400:
-        return UpstreamFailed("The engine answered with a redirect, which is never followed.")
+        return UpstreamFailed(f"{who} answered with a redirect, which is never followed.")
     try:
         body: object = msgspec.json.decode(raw)
     except msgspec.DecodeError:
@@ -190,11 +199,11 @@ def _refused(said: object, status: int, headers: Mapping[str, str], *, keeps_sta
     )
 
 
-def _unreachable(error: Exception, url: str) -> UpstreamFailed:
+def _unreachable(error: Exception, url: str, who: str) -> UpstreamFailed:
     """Before any answer: a connection that was made and broke is told from one that was never made."""
     LOG.warning("%s: %r", url, error)
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
-        return UpstreamFailed(UNREACHABLE)
+        return EngineGone(f"{who} cannot be reached.", was_reached=False)
     if isinstance(error, TimeoutError):
-        return UpstreamFailed("The engine did not answer in time.")
-    return UpstreamFailed(BROKE_OFF)
+        return UpstreamFailed(f"{who} did not answer in time.")
+    return EngineGone(f"{who} broke off its answer.", was_reached=True)

@@ -21,7 +21,7 @@ from tracker.deltas import DIGEST_BYTES, Copy, Part, episode_key, expanded
 from tracker.errors import CorruptRecord
 from tracker.packing import pack_body, pack_ids, pack_logprobs, unpack_body, unpack_ids, unpack_logprobs
 from tracker.receipts import call_digest
-from tracker.types import Call, CallState, Choice, Reason, Record, Sampling
+from tracker.types import Call, CallState, Choice, Prompting, Reason, Record, Sampling, Usage
 
 RECORD_SCHEMA: Final = 1
 MAX_MESSAGES: Final = 1_000_000
@@ -74,6 +74,8 @@ class _Body(msgspec.Struct, frozen=True, array_like=True):
     prompt: tuple[bytes | tuple[int, int, int, int], ...]
     """New ids as bytes, copies as (list index, choice, start, length)."""
     answers: tuple[_Answer, ...]
+    usage: Usage | None = None
+    prompting: Prompting | None = None
 
 
 class Contents(Record, frozen=True):
@@ -128,6 +130,8 @@ def record_of(call: Call, told: Iterable[Part], contents: Contents, *, compress:
         usage_completion_tokens=call.usage_completion_tokens,
         prompt=tuple(_part(part) for part in told),
         answers=tuple(_answer(choice) for choice in call.choices),
+        usage=call.usage,
+        prompting=call.prompting,
     )
     sealed = bytes([RECORD_SCHEMA]) + pack_body(msgspec.msgpack.encode(body), compress=compress)
     return _checksum(sealed) + sealed
@@ -260,6 +264,8 @@ def _assembled(body: _Body, own: Sequence[bytes], messages: Sequence[bytes]) -> 
         body_digest=body.body_digest,
         retry=body.retry,
         usage_completion_tokens=body.usage_completion_tokens,
+        usage=body.usage,
+        prompting=body.prompting,
     )
 
 

@@ -138,6 +138,41 @@ class Sampling(Record, frozen=True):
         )
 
 
+class Usage(Record, frozen=True):
+    """What a call to a model that is no policy took, and what it cost at the prices of the settings."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    """Sum over choices."""
+    counted: str = "reported"
+    """`reported` by the upstream, or the encoding that the words were counted with, as `tiktoken:o200k_base`."""
+    cost: float | None = None
+    """In whatever currency the prices are; `None` where there are none."""
+
+
+class Prompting(Record, frozen=True, array_like=True):
+    """How the prompt of a call came about, under a policy that is prompted exactly."""
+
+    mode: str
+    """`stored`: the ids of an earlier call stand in it; `rendered`: all of it is what the engine rendered."""
+    source: str = ""
+    """The earlier call, where there is one."""
+    choice: int = 0
+    """Which of its choices the agent went on from."""
+    num_stored: int = 0
+    """Ids of that call, prompt and sampled, with which the prompt begins."""
+    num_changed: int = 0
+    """Ids that stand where plain rendering would have had others; 0 where it would have been the same prompt."""
+    num_replaced: int = 0
+    """Ids of the plain rendering that these stand for."""
+    reason: str = ""
+    """Why nothing stored stands in a rendered prompt."""
+    history: bytes = b""
+    """Digest of the conversation that was asked about; what later calls are compared with."""
+    thoughts: tuple[tuple[int, bytes], ...] = ()
+    """(place of a message, digest of the hidden reasoning known of it)."""
+
+
 class Choice(Record, frozen=True):
     """One sampled answer of a call."""
 
@@ -191,6 +226,10 @@ class Call(Record, frozen=True):
     """The SDK's retry count: above 0, it supersedes an earlier attempt with the same key and body digest."""
     usage_completion_tokens: int | None = None
     """Sum over choices, as the engine reported it."""
+    usage: Usage | None = None
+    """Only of a model that is no policy: a policy's tokens are in its ids."""
+    prompting: Prompting | None = None
+    """Only of a policy that is prompted exactly."""
 
 
 class Intent(Record, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ from gateway.answers import plain
 from gateway.story import Story
 from tracker.samples import Counts, counts, samples_of
 from tracker.timeline import Timeline, fold
-from tracker.types import Call, EpisodeRow, Group, Policy, Version
+from tracker.types import Call, EpisodeRow, Group, Policy, Prompting, Version
 
 
 def row_view(row: EpisodeRow) -> dict[str, Any]:
@@ -48,6 +49,7 @@ def episode_view(story: Story) -> dict[str, Any]:
         "truncated": numbers.num_truncated > 0,
         "num_truncated": numbers.num_truncated,
         "merge_ratio": numbers.merge_ratio,
+        "upstreams": _upstreams_view(story),
         "events": plain(story.events),
         "rewards": plain(story.rewards),
     }
@@ -125,6 +127,19 @@ def _head_view(row: EpisodeRow) -> dict[str, Any]:
     }
 
 
+def _upstreams_view(story: Story) -> dict[str, Any]:
+    """What the calls to models that are no policy took together; the cost of those that have a price."""
+    calls = [call for call in story.calls if call.policy is None]
+    used = [call.usage for call in calls if call.usage is not None]
+    costs = [usage.cost for usage in used if usage.cost is not None]
+    return {
+        "num_calls": len(calls),
+        "prompt_tokens": sum(usage.prompt_tokens for usage in used),
+        "completion_tokens": sum(usage.completion_tokens for usage in used),
+        "cost": math.fsum(costs) if costs else None,
+    }
+
+
 def _call_view(call: Call, timeline: Timeline) -> dict[str, Any]:
     """One call; `reason` is the first cause for which a choice of it is left out."""
     reasons = [reason for (call_id, _), reason in timeline.excluded.items() if call_id == call.call_id]
@@ -146,11 +161,28 @@ def _call_view(call: Call, timeline: Timeline) -> dict[str, Any]:
         "truncated": any(choice.truncated for choice in call.choices),
         "choices": [_choice_view(call, index, timeline) for index in range(len(call.choices))],
         "num_prompt_ids": len(call.prompt_ids),
+        "usage": plain(call.usage),
+        "prompting": _prompting_view(call.prompting),
         "engine": call.engine,
         "dialect": call.dialect,
         "retry": call.retry,
         "started_ms": call.started_ms,
         "ended_ms": call.ended_ms,
+    }
+
+
+def _prompting_view(prompting: Prompting | None) -> dict[str, Any] | None:
+    """How the prompt came about, without the digests that only matching reads."""
+    if prompting is None:
+        return None
+    return {
+        "mode": prompting.mode,
+        "source": prompting.source or None,
+        "choice": prompting.choice,
+        "num_stored": prompting.num_stored,
+        "num_changed": prompting.num_changed,
+        "num_replaced": prompting.num_replaced,
+        "reason": prompting.reason or None,
     }
 
 

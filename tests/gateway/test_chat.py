@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.dialects.base import Asked, Limits, Target
 from gateway.dialects.chat import Chat
-from gateway.routing import NEUTRAL, PolicyRoute, find_policy, sampling_of, uses_policy_sampling
+from gateway.routing import NEUTRAL, PolicyRoute, find_route, sampling_of, uses_policy_sampling
 from tracker.errors import BadRequest, NotFound
 from tracker.types import RunSettings, Sampling
 
@@ -336,8 +336,8 @@ def test_hidden_reasoning_is_asked_for_and_hidden_here() -> None:
 
 def test_names_and_aliases_mean_their_policy_and_the_only_policy_answers_to_all() -> None:
     two = [PolicyRoute(name="solver", aliases=("gpt-4o",)), PolicyRoute(name="checker")]
-    assert find_policy("gpt-4o", two).name == "solver"
-    assert find_policy("anything", two[:1]).name == "solver"
+    assert find_route("gpt-4o", two).name == "solver"
+    assert find_route("anything", two[:1]).name == "solver"
     with pytest.raises(NotFound, match="checker, gpt-4o, solver") as refused:
-        find_policy("other", two)
+        find_route("other", two)
     assert refused.value.code == "model_not_found"

@@ -3,7 +3,7 @@
 import msgspec
 from hypothesis import strategies as st
 
-from tracker.types import Call, CallState, Choice, Intent, Reason, Sampling
+from tracker.types import Call, CallState, Choice, Intent, Reason, Sampling, Usage
 
 IDS = st.lists(st.integers(0, 2**33), max_size=40).map(tuple)
 JSON = st.binary(max_size=300)
@@ -36,6 +36,15 @@ def choices(draw: st.DrawFn, index: int) -> Choice:
     )
 
 
+USAGES = st.builds(
+    Usage,
+    prompt_tokens=st.integers(0, 2**31),
+    completion_tokens=st.integers(0, 2**31),
+    counted=WORDS,
+    cost=st.none() | st.floats(0, 1e6),
+)
+
+
 @st.composite
 def calls(draw: st.DrawFn, index: int, episode_id: str = "ep-1") -> Call:
     """A call in which every field may have any value."""
@@ -64,6 +73,7 @@ def calls(draw: st.DrawFn, index: int, episode_id: str = "ep-1") -> Call:
         body_digest=draw(WORDS),
         retry=draw(st.integers(0, 9)),
         usage_completion_tokens=draw(st.none() | st.integers(0, 2**31)),
+        usage=draw(st.none() | USAGES),
     )
 
 
