@@ -7,13 +7,16 @@ process, nothing durable. Every method is one step of the event loop, so each is
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
+from tracker.claims import Claim, Claimed, Note
 from tracker.clock import Clock
 from tracker.errors import Conflict, Gone, NotFound
 from tracker.intents import fixed_version, lost_call
+from tracker.memory_claims import MemoryClaims
 from tracker.store import Begun, EpisodeView, Routing
 from tracker.types import Call, EpisodeHead, EpisodeState, EpisodeStatus, Event, Intent
 
@@ -31,6 +34,14 @@ class _Episode:
     lost: set[str] = field(default_factory=set[str])
     events: list[Event] = field(default_factory=list[Event])
     expires_ms: int | None = None
+    idle_ms: int | None = None
+    mark: bytes = b""
+    active_ms: int = 0
+    """When a call last began or ended."""
+
+    def is_idle(self, now_ms: int) -> bool:
+        """Whether its time is up; never for an episode that was opened without one."""
+        return self.idle_ms is not None and not self.intents and now_ms - self.active_ms >= self.idle_ms
 
     def held(self) -> set[tuple[str, int]]:
         """The versions that may not retire because of this episode: its pins, and those of calls in flight."""
@@ -49,6 +60,7 @@ class MemoryStore:
         self._deleted: set[str] = set()
         self._routing: dict[str, Routing] = {}
         self._workers: dict[str, int] = {}
+        self._claims = MemoryClaims(self._takes_claims, self._is_unknown)
 
     async def ping(self) -> None:
         """Memory always answers."""
@@ -66,31 +78,51 @@ class MemoryStore:
         held = (version for one in self._episodes.values() for name, version in one.held() if name == policy)
         return dict(Counter(held))
 
-    async def open(self, head: EpisodeHead) -> None:
+    async def claim(self, claim: Claim) -> Claimed:
+        return self._claims.claim(claim)
+
+    async def end_idle(self, episode_id: str, now_ms: int) -> bool:
+        episode = self._get(episode_id)
+        if episode.state is not EpisodeState.OPEN or not episode.is_idle(now_ms):
+            return False
+        episode.state, episode.status = EpisodeState.FINISHING, EpisodeStatus.OK
+        return True
+
+    async def open(self, head: EpisodeHead, idle_ms: int | None = None) -> None:
         if head.episode_id in self._deleted:
             raise Gone(f"Episode {head.episode_id} was deleted; its id is never used again.")
-        self._episodes.setdefault(head.episode_id, _Episode(head))
+        opened = _Episode(head, idle_ms=idle_ms, active_ms=head.created_ms)
+        self._episodes.setdefault(head.episode_id, opened)
 
     async def head(self, episode_id: str) -> EpisodeHead:
         return self._get(episode_id).head
 
-    async def begin_call(self, intent: Intent, pin: str, engine: str | None) -> Begun:
+    async def begin_call(self, intent: Intent, pin: str, engines: Sequence[str] | None, mark: bytes = b"") -> Begun:
         episode = self._get(intent.episode_id)
         known = episode.intents.get(intent.call_id)
         if known is not None:
-            return Begun(index=known.index, version=known.version, engine=episode.engine)
+            return Begun(index=known.index, version=known.version, engine=episode.engine, mark=episode.mark)
         if episode.state is not EpisodeState.OPEN:
             raise Gone(f"Episode {intent.episode_id} has ended; open a new one.")
         if intent.call_id in episode.calls:
             raise Conflict(f"Call {intent.call_id} is recorded already; give each call an id of its own.")
         version, repinned_from = self._pin(episode, intent.policy, pin)
-        begun = Begun(index=episode.next_index, version=version, repinned_from=repinned_from, engine=episode.engine)
+        episode.mark = episode.mark or mark
+        episode.active_ms = max(episode.active_ms, intent.started_ms)
+        if engines and episode.engine not in engines:
+            episode.engine = engines[0]
+        begun = Begun(
+            index=episode.next_index,
+            version=version,
+            repinned_from=repinned_from,
+            engine=episode.engine,
+            mark=episode.mark,
+        )
         episode.next_index += 1
-        episode.engine = engine or episode.engine
         episode.intents[intent.call_id] = msgspec.structs.replace(intent, index=begun.index, version=version)
         return begun
 
-    async def end_call(self, call: Call) -> bool:
+    async def end_call(self, call: Call, note: Note | None = None) -> bool:
         episode = self._find(call.episode_id)
         if episode is None:
             return False
@@ -99,6 +131,9 @@ class MemoryStore:
         if episode.intents.pop(call.call_id, None) is None:
             return False
         episode.calls[call.call_id] = call
+        episode.active_ms = max(episode.active_ms, call.ended_ms)
+        if note is not None:
+            self._claims.note(call, note)
         return True
 
     async def abandon_call(self, episode_id: str, call_id: str, at_ms: int) -> bool:
@@ -107,6 +142,7 @@ class MemoryStore:
         if episode is None or intent is None:
             return False
         episode.lost.add(call_id)
+        episode.active_ms = max(episode.active_ms, at_ms)
         episode.calls[call_id] = lost_call(intent, at_ms)
         return True
 
@@ -176,6 +212,15 @@ class MemoryStore:
             return episode
         del self._episodes[episode_id]
         return None
+
+    def _takes_claims(self, episode_id: str, now_ms: int) -> bool:
+        episode = self._find(episode_id)
+        if episode is None or episode.state is not EpisodeState.OPEN or episode.idle_ms is None:
+            return False
+        return not episode.is_idle(now_ms)
+
+    def _is_unknown(self, episode_id: str) -> bool:
+        return self._find(episode_id) is None and episode_id not in self._deleted
 
     def _get(self, episode_id: str) -> _Episode:
         episode = self._find(episode_id)

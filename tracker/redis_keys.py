@@ -13,6 +13,10 @@ EPISODE_TTL_MS: Final = 30 * 24 * 3600 * 1000
 """Longer than any episode and than any time SQL may be away; renewed by every write to the episode."""
 TOMBSTONE_TTL_MS: Final = EPISODE_TTL_MS
 """A call in flight cannot outlive it; that the id is never used again is kept by SQL."""
+ATTEMPT_TTL_MS: Final = 3600 * 1000
+"""Longer than any SDK waits before it tries again; renewed by every attempt with the same body."""
+ANSWER_TTL_MS: Final = 3600 * 1000
+"""An answer that an implicit episode can go on from is kept this much longer than the episode may be idle."""
 EPISODE_PARTS: Final = "mickbte"
 """The letters of an episode's keys, in the order in which the scripts take them."""
 
@@ -36,8 +40,9 @@ class RedisKeys:
     def episode(self, episode_id: str) -> list[str]:
         """The keys of an episode, in the order of `EPISODE_PARTS`, each with `EPISODE_TTL_MS`.
 
-        `m` hash: head, its fixed version and policy, state, status, next (index), engine, `pin:POLICY` -> version,
-        `n:POLICY:VERSION` -> calls in flight. `i` hash: call -> index, version, policy, worker, intent. `c` list:
+        `m` hash: head, its fixed version and policy, state, status, next (index), engine, mark, at (when a call last
+        began or ended, ms), idle (ms; of an implicit episode only), `pin:POLICY` -> version, `n:POLICY:VERSION` ->
+        calls in flight. `i` hash: call -> index, version, policy, worker, intent. `c` list:
         records. `k` hash: call -> list index, index, lost. `b` hash: digest -> place. `t` hash: kind
         and digest -> number, kind and number -> body (or `=` and the name of its twin), kind -> next number; the kinds
         are `o` (own) and `m` (message). `e` list: events.
@@ -51,6 +56,18 @@ class RedisKeys:
     def tombstone(self, episode_id: str) -> str:
         """Says that an episode was deleted; `TOMBSTONE_TTL_MS`."""
         return f"{self.prefix}:{{{episode_id}}}:gone"
+
+    def answers(self, scope: bytes, key: bytes) -> str:
+        """list of answers that are found by this digest; the episode's idle time and `ANSWER_TTL_MS`."""
+        return f"{self.prefix}:answer:{scope.hex()}:{key.hex()}"
+
+    def attempts(self, scope: bytes, body_digest: str) -> str:
+        """hash: the attempts with this body; `ATTEMPT_TTL_MS`."""
+        return f"{self.prefix}:attempt:{scope.hex()}:{body_digest}"
+
+    def session(self, scope: bytes, session: bytes) -> str:
+        """hash: episode, since (ms); `EPISODE_TTL_MS`, renewed by every call of the session."""
+        return f"{self.prefix}:session:{scope.hex()}:{session.hex()}"
 
     def worker(self, worker: str) -> str:
         """Lives as long as the worker's last heartbeat says."""

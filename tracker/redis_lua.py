@@ -35,6 +35,11 @@ local function holds(policy, version)
     or redis.call('HEXISTS', m, 'n:' .. policy .. ':' .. version) == 1
 end
 
+-- When a call last began or ended: what idle episodes are known by.
+local function active(ms)
+  if tonumber(ms) > tonumber(redis.call('HGET', m, 'at') or '0') then redis.call('HSET', m, 'at', ms) end
+end
+
 local function count(prefix, policy, version, by)
   local key = prefix .. ':pins:' .. policy
   if redis.call('HINCRBY', key, version, by) <= 0 then redis.call('HDEL', key, version) end
@@ -78,10 +83,11 @@ end
 
 OPEN: Final = Script(
     """
-local head, fixed, policy, ttl = unpack(ARGV)
+local head, fixed, policy, ttl, created, idle = unpack(ARGV)
 if redis.call('EXISTS', KEYS[8]) == 1 then return 'deleted' end
 if redis.call('HSETNX', m, 'head', head) == 1 then
-  redis.call('HSET', m, 'state', 'open', 'next', '0', 'fixed', fixed, 'policy', policy)
+  redis.call('HSET', m, 'state', 'open', 'next', '0', 'fixed', fixed, 'policy', policy, 'at', created)
+  if idle ~= '' then redis.call('HSET', m, 'idle', idle) end
   touch(ttl)
 end
 return 'ok'
@@ -93,15 +99,15 @@ BEGIN: Final = Script(
     """
 local tombstone, due, routing = KEYS[8], KEYS[9], KEYS[10]
 local prefix, ttl, episode, call, worker, deadline, intent = unpack(ARGV, 1, 7)
-local pin, policy, engine = unpack(ARGV, 8, 10)
-local state, last_engine, fixed, head_policy = unpack(redis.call('HMGET', m, 'state', 'engine', 'fixed', 'policy'))
+local pin, policy, engines, started, mark = unpack(ARGV, 8, 12)
+local state, engine, fixed, head_policy = unpack(redis.call('HMGET', m, 'state', 'engine', 'fixed', 'policy'))
 if not state then
   return {redis.call('EXISTS', tombstone) == 1 and 'deleted' or 'unknown'}
 end
 local known = redis.call('HGET', i, call)
 if known then
   local index, version = unpacked(known)
-  return {'ok', index, tonumber(version), -1, last_engine or ''}
+  return {'ok', index, tonumber(version), -1, engine or '', redis.call('HGET', m, 'mark') or ''}
 end
 if state ~= 'open' then return {'ended'} end
 if redis.call('HEXISTS', k, call) == 1 then return {'recorded'} end
@@ -129,11 +135,17 @@ if policy ~= '' then
 end
 
 local index = redis.call('HINCRBY', m, 'next', 1) - 1
-if engine ~= '' then redis.call('HSET', m, 'engine', engine) end
+engine = engine or ''
+if engines ~= '' and not string.find(' ' .. engines .. ' ', ' ' .. engine .. ' ', 1, true) then
+  engine = string.match(engines, '%S+')
+  redis.call('HSET', m, 'engine', engine)
+end
+if mark ~= '' then redis.call('HSETNX', m, 'mark', mark) end
+active(started)
 redis.call('HSET', i, call, struct.pack('>I4I4ss', index, tonumber(version), policy, worker) .. intent)
 redis.call('ZADD', due, deadline, episode .. ' ' .. call .. ' ' .. worker)
 touch(ttl)
-return {'ok', index, tonumber(version), repinned, last_engine or ''}
+return {'ok', index, tonumber(version), repinned, engine, redis.call('HGET', m, 'mark') or ''}
 """,
     allow_oom=False,
 )
@@ -172,7 +184,7 @@ END: Final = Script(
     """
 local due = KEYS[8]
 local prefix, ttl, episode, call, lost = unpack(ARGV, 1, 5)
-local record, own, messages, spans, span_bytes = unpack(ARGV, 6, 10)
+local record, own, messages, spans, span_bytes, ended, note, answer_ttl = unpack(ARGV, 6, 13)
 local known = redis.call('HGET', k, call)
 if known then return string.sub(known, -1) == '1' and 'lost' or 'known' end
 local intent = redis.call('HGET', i, call)
@@ -180,7 +192,19 @@ if not intent then return 'refused' end
 local index = unpacked(intent)
 
 local bodies = {}
-for n = 11, #ARGV, 2 do bodies[ARGV[n]] = ARGV[n + 1] end
+for n = 14, #ARGV, 2 do bodies[ARGV[n]] = ARGV[n + 1] end
+
+-- What later calls that name no episode find: how this attempt ended, and its answers.
+local function leave_note(attempts, attempt, state, role, answers)
+  local place = redis.call('HGET', attempts, attempt)
+  local entry = place and redis.call('HGET', attempts, '#' .. place)
+  if entry then redis.call('HSET', attempts, '#' .. place, (string.gsub(entry, '^%S+', state))) end
+  for _, answer in ipairs(answers) do
+    redis.call('RPUSH', answer[1], table.concat({'0', episode, answer[2], role}, ' '))
+    redis.call('LTRIM', answer[1], -512, -1)
+    redis.call('PEXPIRE', answer[1], tonumber(redis.call('HGET', m, 'idle') or '0') + answer_ttl)
+  end
+end
 
 -- A body's number among its kind ('o' own, 'm' message). One that the other kind holds already is stored as its name.
 local function number(kind, digest)
@@ -219,7 +243,9 @@ for n = 1, #spans, span_bytes do
   redis.call('HSET', b, string.sub(spans, n, n + 15), place .. string.sub(spans, n + 16, n + span_bytes - 1))
 end
 end_intent(prefix, due, episode, call, intent)
+active(ended)
 touch(ttl)
+if note ~= '' then leave_note(unpack(cmsgpack.unpack(note))) end
 return 'ok'
 """,
     allow_oom=True,

@@ -14,6 +14,7 @@ from typing import Any
 from redis.exceptions import NoScriptError, ResponseError
 
 from tracker.errors import SettingsError
+from tracker.redis_claim_lua import CLAIM_SCRIPTS
 from tracker.redis_link import Command, RedisLink
 from tracker.redis_lua import ALL, Script
 from tracker.redis_reading import pairs
@@ -50,7 +51,7 @@ class RedisRunner:
         self._calls.start()
         self._reads.start()
         await self._check(self._patience.control_s)
-        sources = (("SCRIPT", "LOAD", script.source) for script in ALL)
+        sources = (("SCRIPT", "LOAD", script.source) for script in (*ALL, *CLAIM_SCRIPTS))
         await self._calls.ask(*sources, timeout_s=self._patience.control_s)
 
     async def close(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tracker import redis_lua as lua
-from tracker.redis_keys import EPISODE_TTL_MS, TOMBSTONE_TTL_MS, RedisKeys
+from tracker.redis_keys import ANSWER_TTL_MS, EPISODE_TTL_MS, TOMBSTONE_TTL_MS, RedisKeys
 from tracker.store import Begun, Routing
 from tracker.types import EpisodeHead, EpisodeStatus, Intent, Record
 
@@ -45,43 +45,51 @@ class Ending(Record, frozen=True):
     """Those that may not be stored yet, by digest."""
     entries: tuple[bytes, ...]
     """digest + span, for the block index."""
+    ended_ms: int
+    note: bytes = b""
+    """For claims; empty where nothing is noted."""
     lost: bool = False
 
 
-async def open_episode(run: Run, keys: RedisKeys, head: EpisodeHead) -> str:
+async def open_episode(run: Run, keys: RedisKeys, head: EpisodeHead, idle_ms: int | None = None) -> str:
     """`ok`, also where it is open already, or `deleted`."""
     fixed = "" if head.version is None else head.version
     return _word(
         await run(
             lua.OPEN,
             [*keys.episode(head.episode_id), keys.tombstone(head.episode_id)],
-            [msgspec.msgpack.encode(head), fixed, head.policy or "", EPISODE_TTL_MS],
+            [
+                *(msgspec.msgpack.encode(head), fixed, head.policy or "", EPISODE_TTL_MS, head.created_ms),
+                "" if idle_ms is None else idle_ms,
+            ],
         )
     )
 
 
-async def begin_call(run: Run, keys: RedisKeys, intent: Intent, pin: str, engine: str | None) -> Begun | str:
-    """Write an intent; else `unknown`, `deleted`, `ended` or `recorded`."""
+async def begin_call(run: Run, keys: RedisKeys, intent: Intent, how: Sequence[Argument]) -> Begun | str:
+    """Write an intent; else `unknown`, `deleted`, `ended` or `recorded`. `how` is pin, engines and mark."""
     episode_id, policy = intent.episode_id, intent.policy or ""
     shared = [keys.tombstone(episode_id), keys.due, keys.routing(policy)]
     packed = msgspec.msgpack.encode(intent)
+    pin, engines, mark = how
     reply = await run(
         lua.BEGIN,
         [*keys.episode(episode_id), *shared],
         [
             *(keys.prefix, EPISODE_TTL_MS, episode_id, intent.call_id, intent.worker, intent.deadline_ms, packed),
-            *(pin, policy, engine or ""),
+            *(pin, policy, engines, intent.started_ms, mark),
         ],
     )
     word = _word(reply[0])
     if word != "ok":
         return word
-    _, index, version, repinned, last_engine = reply
+    _, index, version, repinned, engine, first_mark = reply
     return Begun(
         index=index,
         version=version,
         repinned_from=repinned if repinned >= 0 else None,
-        engine=last_engine.decode() or None,
+        engine=engine.decode() or None,
+        mark=first_mark,
     )
 
 
@@ -108,6 +116,7 @@ async def end_call(run: Run, keys: RedisKeys, ending: Ending) -> str:
         *(keys.prefix, EPISODE_TTL_MS, ending.episode_id, ending.call_id, int(ending.lost), ending.record),
         *(b"".join(ending.own), b"".join(ending.messages)),
         *(b"".join(ending.entries), len(ending.entries[0]) if ending.entries else 1),
+        *(ending.ended_ms, ending.note, ANSWER_TTL_MS),
     ]
     for digest, body in ending.bodies.items():
         arguments += (digest, body)

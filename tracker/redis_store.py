@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
 from redis.exceptions import OutOfMemoryError
 
+from tracker import redis_claims as claims
 from tracker import redis_scripts as scripts
+from tracker.claims import Claim, Claimed, Note
 from tracker.deltas import BLOCK_IDS, Chain, chunks, episode_key, index_entries, parts
 from tracker.errors import Conflict, Gone, NotFound, Unavailable
 from tracker.intents import lost_call
@@ -80,9 +82,21 @@ class RedisStore:
         fields = await self._redis.read("HGETALL", self._keys.pins(policy))
         return {int(version): int(count) for version, count in pairs(fields)}
 
-    async def open(self, head: EpisodeHead) -> None:
+    async def claim(self, claim: Claim) -> Claimed:
         try:
-            word = await scripts.open_episode(self._redis.control, self._keys, head)
+            return await claims.claim(self._redis.hurried, self._keys, claim)
+        except OutOfMemoryError as error:
+            raise _full() from error
+
+    async def end_idle(self, episode_id: str, now_ms: int) -> bool:
+        word = await claims.end_idle(self._redis.control, self._keys, episode_id, now_ms)
+        if word not in ("ended", "active"):
+            _refuse(word, episode_id)
+        return word == "ended"
+
+    async def open(self, head: EpisodeHead, idle_ms: int | None = None) -> None:
+        try:
+            word = await scripts.open_episode(self._redis.control, self._keys, head, idle_ms)
         except OutOfMemoryError as error:
             raise _full() from error
         if word == "deleted":
@@ -96,10 +110,11 @@ class RedisStore:
             _refuse("deleted" if gone else "unknown", episode_id)
         return head_of(head)
 
-    async def begin_call(self, intent: Intent, pin: str, engine: str | None) -> Begun:
+    async def begin_call(self, intent: Intent, pin: str, engines: Sequence[str] | None, mark: bytes = b"") -> Begun:
         """Where Redis does not say whether the intent was written, it is taken back as soon as Redis answers."""
         try:
-            begun = await scripts.begin_call(self._redis.hurried, self._keys, intent, pin, engine)
+            how = (pin, " ".join(engines or ()), mark)
+            begun = await scripts.begin_call(self._redis.hurried, self._keys, intent, how)
         except OutOfMemoryError as error:
             raise _full() from error
         except Unsent:
@@ -111,9 +126,9 @@ class RedisStore:
             _refuse(begun, intent.episode_id)
         return begun
 
-    async def end_call(self, call: Call) -> bool:
+    async def end_call(self, call: Call, note: Note | None = None) -> bool:
         """Goes on if its caller is cancelled: what an engine did is recorded."""
-        word = await asyncio.shield(self._own(self._append(call, lost=False)))
+        word = await asyncio.shield(self._own(self._append(call, note)))
         return word in ("ok", "known")
 
     async def abandon_call(self, episode_id: str, call_id: str, at_ms: int) -> bool:
@@ -121,7 +136,7 @@ class RedisStore:
         if stored is None:
             return False
         call = lost_call(intent_of(stored), at_ms)
-        return await asyncio.shield(self._own(self._append(call, lost=True))) == "ok"
+        return await asyncio.shield(self._own(self._append(call, None, lost=True))) == "ok"
 
     async def finish(self, episode_id: str, status: EpisodeStatus) -> EpisodeState:
         word, value = await scripts.finish(self._redis.control, self._keys, episode_id, status)
@@ -185,7 +200,7 @@ class RedisStore:
     async def finishing(self) -> list[str]:
         return sorted(episode.decode() for episode in await self._redis.read("SMEMBERS", self._keys.finishing))
 
-    async def _append(self, call: Call, *, lost: bool) -> str:
+    async def _append(self, call: Call, note: Note | None, *, lost: bool = False) -> str:
         """Record a call: find what the episode holds of it, then store the rest in one script."""
         run, key = self._redis.patient(), episode_key(call.episode_id)
         chain = Chain(key).extend(call.prompt_ids)
@@ -204,6 +219,8 @@ class RedisStore:
             messages=contents.messages,
             bodies={wanted[n]: contents.bodies[wanted[n]] for n in located.missing},
             entries=tuple(index_entries(chain, located.num_blocks, told, call.prompt_ids, answers)),
+            ended_ms=call.ended_ms,
+            note=claims.packed_note(self._keys, call, note),
             lost=lost,
         )
         word = await scripts.end_call(run, self._keys, ending)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from tracker.claims import Claims, Note
 from tracker.types import (
     Batch,
     Call,
@@ -42,7 +43,9 @@ class Begun(Record, frozen=True):
     repinned_from: int | None = None
     """The version the episode was pinned to until now, where that one became too old or was withdrawn."""
     engine: str | None = None
-    """The engine the episode's calls went to so far."""
+    """The engine the episode is on."""
+    mark: bytes = b""
+    """What the first call of the episode that had a mark looked like; this one's own if it is the first."""
 
 
 class EpisodeView(Record, frozen=True):
@@ -66,8 +69,8 @@ class Routing(Record, frozen=True):
     withdrawn: tuple[int, ...] = ()
 
 
-class EpisodeStore(Protocol):
-    """Open episodes and their calls."""
+class EpisodeStore(Claims, Protocol):
+    """Open episodes and their calls; how calls find implicit ones is in `claims.py`."""
 
     async def ping(self) -> None:
         """Raise `Unavailable` unless the store answers within 100 ms; raise `SettingsError` if it is too weak."""
@@ -83,25 +86,29 @@ class EpisodeStore(Protocol):
         """version -> number of unsealed episodes pinned to it (none with a count of zero)."""
         ...
 
-    async def open(self, head: EpisodeHead) -> None:
-        """Create the episode; a second time is a no-op. A deleted id is refused with `Gone`."""
+    async def open(self, head: EpisodeHead, idle_ms: int | None = None) -> None:
+        """Create the episode; a second time is a no-op. A deleted id is refused with `Gone`. With `idle_ms` it can be
+        claimed, and ends once it was idle for so long."""
         ...
 
     async def head(self, episode_id: str) -> EpisodeHead:
         """Raise `NotFound` if the store does not hold the episode."""
         ...
 
-    async def begin_call(self, intent: Intent, pin: str, engine: str | None) -> Begun:
+    async def begin_call(self, intent: Intent, pin: str, engines: Sequence[str] | None, mark: bytes = b"") -> Begun:
         """Write the intent and pin the version. `pin` is the run's: `episode` or `call`.
 
-        A head with a fixed `version` always gets that one. `engine` is remembered as the episode's. Raises `Gone`
-        unless the episode is open, `NotFound` if unknown, `Unavailable` if the store is full.
+        A head with a fixed `version` always gets that one. `engines` are those the call may go to, best first: the
+        episode stays on its engine if it is one of them, else it moves to the first. `mark` is remembered if it is the
+        first that is not empty. Raises `Gone` unless the episode is open, `NotFound` if unknown,
+        `Unavailable` if the store is full.
         """
         ...
 
-    async def end_call(self, call: Call) -> bool:
+    async def end_call(self, call: Call, note: Note | None = None) -> bool:
         """Append the call and drop its intent. True: recorded (also if it was before). False: the intent is gone
-        (abandoned as lost, or the episode deleted), so nothing of the answer may be released."""
+        (abandoned as lost, or the episode deleted), so nothing of the answer may be released. `note` is left in the
+        same step, for claims."""
         ...
 
     async def abandon_call(self, episode_id: str, call_id: str, at_ms: int) -> bool:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.fakes.running import BODY, STREAM, RunningDoor, running_door, until
 from tests.fakes.scripted_engine import Answer, Script, ScriptedEngine
+from tracker.claims import Note
 from tracker.clock import SystemClock
 from tracker.errors import Unavailable
 from tracker.memory_store import MemoryStore
@@ -34,18 +35,18 @@ class TroubledStore(MemoryStore):
         self.may_end.set()
         self.num_ended = 0
 
-    async def begin_call(self, intent: Intent, pin: str, engine: str | None) -> Begun:
+    async def begin_call(self, intent: Intent, pin: str, engine: str | None, mark: bytes = b"") -> Begun:
         if self.begin_fails:
             raise Unavailable("The store is away.")
-        return await super().begin_call(intent, pin, engine)
+        return await super().begin_call(intent, pin, engine, mark)
 
-    async def end_call(self, call: Call) -> bool:
+    async def end_call(self, call: Call, note: Note | None = None) -> bool:
         self.num_ended += 1
         await self.may_end.wait()
         if self.end_fails:
             self.end_fails -= 1
             raise Unavailable("The store is away.")
-        return await super().end_call(call)
+        return await super().end_call(call, note)
 
 
 @pytest.fixture
