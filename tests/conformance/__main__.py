@@ -75,7 +75,7 @@ def _options() -> argparse.Namespace:
 
 
 async def _run(options: argparse.Namespace) -> list[Verdict]:
-    started_s = time.monotonic()
+    started_s, rules = time.monotonic(), _chosen(options.only)
     async with _under_test(options) as (gateway, engine):
         seen = await probed(gateway, engine)
         print(f"{gateway.url} has: {', '.join(sorted(seen.capabilities))}", flush=True)
@@ -86,7 +86,7 @@ async def _run(options: argparse.Namespace) -> list[Verdict]:
             note = f" — {verdict.note}" if verdict.note else ""
             print(f"{MARKS[verdict.verdict]}  {verdict.area}: {case}{verdict.rule}{note}{took}", flush=True)
 
-        verdicts = await run_all(_chosen(options.only), seen, engine, tell)
+        verdicts = await run_all(rules, seen, engine, tell)
     print(f"{len(verdicts)} rules in {time.monotonic() - started_s:.0f} s")
     return verdicts
 

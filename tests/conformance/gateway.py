@@ -68,11 +68,12 @@ class Gateway:
             names = {name.lower(): value for name, value in response.headers.items()}
             return Answered(response.status, names, await response.read())
 
-    async def raw(self, head: str, body: bytes = b"") -> tuple[int, bytes]:
+    async def raw(self, head: str, body: bytes = b"", declared: int | None = None) -> tuple[int, bytes]:
         """A request as bytes (its first line and headers), for what no client library would send; status and all."""
         parts = urlsplit(self.url)
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 80)
-        lines = [*head.split("\n"), f"Host: {parts.netloc}", "Connection: close", f"Content-Length: {len(body)}"]
+        size = len(body) if declared is None else declared
+        lines = [*head.split("\n"), f"Host: {parts.netloc}", "Connection: close", f"Content-Length: {size}"]
         writer.write("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body)
         try:
             answer = await asyncio.wait_for(reader.read(), 10)

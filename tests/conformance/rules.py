@@ -64,7 +64,7 @@ def rule(
         return Family(
             tuple(
                 Rule(
-                    name=name.replace("{0}", label),
+                    name=_named(name, label),
                     agent=agent,
                     case=case,
                     needs=(*needs, *_needs_of(arguments)),
@@ -89,6 +89,10 @@ def rules_of(modules: Iterable[ModuleType]) -> list[Rule]:
     if twice:
         raise ValueError(f"two rules have one name: {sorted(twice)}")
     return found
+
+
+def _named(name: str, label: str) -> str:
+    return name.replace("{0}", label) if "{0}" in name or not label else f"{name} ({label})"
 
 
 def _needs_of(arguments: tuple[Any, ...]) -> tuple[str, ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.conformance import streaming
+from tests.conformance import answers, faults, merging, requests, streaming, tokens
 from tests.conformance.rules import Rule, rules_of
 
-AREAS = (streaming,)
+AREAS = (streaming, faults, requests, answers, tokens, merging)
 
 
 def all_rules() -> list[Rule]:
