@@ -58,6 +58,18 @@ class _Answer(msgspec.Struct):
     choices: list[_Choice] = msgspec.field(default_factory=list[_Choice])
 
 
+class _Counted(msgspec.Struct):
+    count: int
+
+
+class _Told(msgspec.Struct):
+    message: str
+
+
+class _Refusal(msgspec.Struct):
+    error: _Told
+
+
 class EngineApi:
     """Control calls to engines, each by its root URL."""
 
@@ -105,6 +117,19 @@ class EngineApi:
         _refuse_failure(url, chat)
         return _first_token(url, chat)
 
+    async def count_tokens(self, url: str, body: Mapping[str, object]) -> int:
+        """The number of tokens of a chat as the engine renders it; what it refuses is told with its own status."""
+        response = await self._send(url, "POST", "/tokenize", body)
+        if response.status_code in NOT_SERVED:
+            raise UpstreamFailed("The engine counts no tokens: it has no /tokenize.", status=404, code="not_served")
+        if 400 <= response.status_code < 500:
+            raise UpstreamFailed(_words_of(response), status=response.status_code)
+        _refuse_failure(url, response)
+        try:
+            return msgspec.json.decode(response.content, type=_Counted).count
+        except msgspec.MsgspecError as error:
+            raise UpstreamFailed(f"The engine at {url} answered no count of tokens: {error}") from error
+
     async def _send(
         self, url: str, method: str, path: str, body: object, *, timeout_s: float | None = None
     ) -> httpx.Response:
@@ -120,6 +145,14 @@ class EngineApi:
 def _refuse_failure(url: str, response: httpx.Response) -> None:
     if response.status_code >= 300:
         raise UpstreamFailed(f"The engine at {url} answered {response.status_code}: {response.text[:300]}")
+
+
+def _words_of(response: httpx.Response) -> str:
+    """What an engine says of a request that it refuses."""
+    try:
+        return msgspec.json.decode(response.content, type=_Refusal).error.message
+    except msgspec.MsgspecError:
+        return f"The engine answered {response.status_code}: {response.text[:300]}"
 
 
 def _first_token(url: str, response: httpx.Response) -> dict[str, float]:

@@ -227,7 +227,7 @@ def _misfit(error: msgspec.ValidationError, where: str | None) -> BadRequest:
     return BadRequest(f"{named}: {message}." if named else f"{message}.", param=named or None)
 
 
-_SCHEMAS: Final = frozenset({"parameters", "input_schema", "schema", "guided_json", "json"})
+_SCHEMAS: Final = frozenset({"parameters", "input_schema", "input_examples", "schema", "guided_json", "json"})
 
 
 def _forbidden(where: str) -> BadRequest:

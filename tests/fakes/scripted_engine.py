@@ -41,6 +41,7 @@ from tests.fakes.scripted_answers import (
     default_script,
     encode_event,
     is_scoring,
+    prompt_ids_of,
     scored,
     stream_events,
     whole_answer,
@@ -105,6 +106,7 @@ class ScriptedEngine:
         app.router.add_post("/v1/completions", self._complete)
         app.router.add_post("/v1/load_lora_adapter", self._load)
         app.router.add_post("/v1/unload_lora_adapter", self._unload)
+        app.router.add_post("/tokenize", self._tokenize)
         app.router.add_get("/v1/models", self._list)
         app.router.add_get("/health", self._health)
         app.router.add_get("/version", self._version)
@@ -151,6 +153,11 @@ class ScriptedEngine:
 
     async def _version(self, request: web.Request) -> web.Response:
         return web.json_response({"version": "scripted"})
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        """Count a prompt as default mode tokenises it."""
+        ids = prompt_ids_of((await self._note(request)).body)
+        return web.json_response({"count": len(ids), "max_model_len": 1 << 20, "tokens": ids, "token_strs": None})
 
     async def _unknown(self, request: web.Request) -> web.Response:
         await self._note(request)
