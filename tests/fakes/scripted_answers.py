@@ -34,6 +34,8 @@ class Answer:
     """The text of each streamed piece; default: `t<id> ` for each id, nothing for the end token."""
     finish_reason: str | None = "stop"
     """`None`: the stream ends without one."""
+    stop_reason: int | str | None = None
+    """The stop string or token that ended it, as vLLM names it."""
     deltas: Sequence[Json] | None = None
     """Whole deltas in place of texts, for tool calls and reasoning; the whole answer's message is `message`."""
     message: Json | None = None
@@ -190,7 +192,8 @@ def whole_answer(received: Received, script: Script) -> Json:
     choices: list[Json] = []
     for index, answer in enumerate(script.choices):
         text = "".join(_texts(answer))
-        choice: Json = {"index": index, "finish_reason": answer.finish_reason, "stop_reason": None, "logprobs": None}
+        choice: Json = {"index": index, "finish_reason": answer.finish_reason, "logprobs": None}
+        choice["stop_reason"] = answer.stop_reason
         if chat:
             choice["message"] = answer.message or {"role": "assistant", "content": text, "tool_calls": []}
         else:
@@ -252,6 +255,8 @@ def _pieces(answer: Answer, index: int, chat: bool, body: Json) -> list[Json]:
         end = max(at + size, len(ids), len(scores)) if last else at + size
         mine = deltas[number:] if last else deltas[number : number + 1]
         piece: Json = {"index": index, "logprobs": None, "finish_reason": answer.finish_reason if last else None}
+        if last and answer.stop_reason is not None:
+            piece["stop_reason"] = answer.stop_reason
         if chat:
             piece["delta"] = mine[0] if mine else {}
         else:
