@@ -139,7 +139,7 @@ class _Turn:
 
     def __init__(self) -> None:
         self.stem: str | None = None
-        """What the ids of one answer's items share."""
+        """What the ids of one answer's items share, if they came with ids of ours."""
         self._reasoning: list[str] = []
         self._content: str | list[Json] | None = None
         self._refusals: list[str] = []
@@ -169,6 +169,8 @@ class _Turn:
         for part in parts:
             said: object = {"type": "output_text", "text": part} if isinstance(part, str) else part
             self._add_part(said, words, f"{where}.content")
+        if len(words) > 1 and self.stem is not None:  # the engine said it in one
+            words = [{"type": "text", "text": "".join(word["text"] for word in words)}]
         if words:
             self._content = _joined(self._content, words)
         self._waits = False

@@ -41,18 +41,19 @@ def naming(call_id: str, *, seals: bool = False) -> Naming:
 
 
 def output_items(message: Mapping[str, Any], names: Naming, status: str, scores: list[Json]) -> list[Json]:
-    """The items of a whole message; an answer that says nothing is one empty text."""
+    """The items of a whole message, the last with this status; an answer that says nothing is one empty text."""
     items: list[Json] = []
     if reasoning := reasoning_in(message):
-        items.append(reasoning_item(names, len(items), reasoning, status))
+        items.append(reasoning_item(names, len(items), reasoning, COMPLETED))
     calls = tool_calls_in(message)
     parts = _parts(message, scores)
     if parts or not calls:
-        items.append(message_item(names, len(items), parts or [text_part("", scores)], status))
+        items.append(message_item(names, len(items), parts or [text_part("", scores)], COMPLETED))
     for call in calls:
         function = cast("Json", call.get("function") or {})
         said = {name: str(function.get(name) or "") for name in ("name", "arguments")}
-        items.append(call_item(names, len(items), {"call_id": call.get("id"), **said}, status))
+        items.append(call_item(names, len(items), {"call_id": call.get("id"), **said}, COMPLETED))
+    items[-1]["status"] = status
     return items
 
 

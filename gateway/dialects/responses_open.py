@@ -9,7 +9,6 @@ from typing import Protocol
 
 from gateway.dialects.base import Json
 from gateway.dialects.responses_items import (
-    COMPLETED,
     IN_PROGRESS,
     Naming,
     call_item,
@@ -127,6 +126,23 @@ class OpenReasoning:
         return {"item_id": self._names.id("rs", self._place), "output_index": self._place, "content_index": 0}
 
 
+class CallStart:
+    """A tool call whose name has not come yet."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.arguments = ""
+        self._id = ""
+
+    def take(self, call_id: object, name: object, arguments: str) -> None:
+        self._id = str(call_id or self._id)
+        self.name = str(name or self.name)
+        self.arguments += arguments
+
+    def said(self) -> Json:
+        return {"call_id": self._id, "name": self.name}
+
+
 class OpenCall:
     """A function call: its name and id come once, its arguments in pieces."""
 
@@ -165,6 +181,3 @@ def _added(place: int, item: Json) -> Json:
 
 def _done(place: int, item: Json) -> Json:
     return {"type": "response.output_item.done", "output_index": place, "item": item}
-
-
-__all__ = ["COMPLETED", "OpenCall", "OpenItem", "OpenReasoning", "OpenWords"]

@@ -2,7 +2,7 @@
 
 Each of the engine's events becomes what it says and nothing later: a piece of text is one delta, at once. An item opens
 with its first piece. Reasoning and words close when something else begins; tool calls, whose pieces may come mixed,
-when the answer is finished. Then the answer is told as a whole: `response.completed`, or `response.incomplete` where a
+when the answer ends. Then the answer is told as a whole: `response.completed`, or `response.incomplete` where a
 limit cut it. Events are numbered from 0 without a gap, also where a failure takes the place of those that were held.
 
 Log-probabilities stand on the text they came with; a whole answer does not say which belong to what, so there all of
@@ -13,111 +13,76 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
-import msgspec
-
 from gateway.dialects.base import Asked, Json
 from gateway.dialects.openai_form import MAX_MESSAGE_CHARS, OpenAIForm
+from gateway.dialects.responses_frame import Frame, as_fields
 from gateway.dialects.responses_items import COMPLETED, IN_PROGRESS, naming, output_items, reasoning_in, tool_calls_in
-from gateway.dialects.responses_open import OpenCall, OpenItem, OpenReasoning, OpenWords
+from gateway.dialects.responses_open import CallStart, OpenCall, OpenItem, OpenReasoning, OpenWords
 from gateway.message_fold import encode_json
 from tracker.errors import HoneError
 
-INCOMPLETE: Final = "incomplete"
-CUT_BY: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""Finish reasons of an answer that is not complete, and what Responses call them."""
 SEALED_REASONING: Final = "reasoning.encrypted_content"
 PADDED_TO: Final = 16
 """With `include_obfuscation`, a delta and its padding are a multiple of this long."""
-DEFAULTS: Final[Json] = {
-    "background": False,
-    "error": None,
-    "incomplete_details": None,
-    "instructions": None,
-    "max_output_tokens": None,
-    "max_tool_calls": None,
-    "metadata": {},
-    "parallel_tool_calls": True,
-    "previous_response_id": None,
-    "prompt_cache_key": None,
-    "reasoning": {"effort": None, "summary": None},
-    "safety_identifier": None,
-    "service_tier": "default",
-    "store": True,
-    "temperature": 1.0,
-    "text": {"format": {"type": "text"}},
-    "tool_choice": "auto",
-    "tools": [],
-    "top_logprobs": 0,
-    "top_p": 1.0,
-    "truncation": "disabled",
-    "user": None,
-}
-"""What a response says of its request where the agent did not."""
 
 
 class ResponsesWriter(OpenAIForm):
     """Writes the answer to one request."""
 
     def __init__(self, asked: Asked, call_id: str) -> None:
-        request = cast("Json", msgspec.json.decode(asked.request))
-        echoed = {name: request[name] for name in DEFAULTS if request.get(name) is not None}
-        self._head: Json = {"id": call_id, "object": "response", **DEFAULTS, **echoed, "model": asked.model}
-        self._head["service_tier"] = DEFAULTS["service_tier"]
+        self._frame = Frame(asked, call_id)
+        request = self._frame.request
         self._names = naming(call_id, seals=SEALED_REASONING in cast("list[object]", request.get("include") or ()))
         self._pads = _asks_padding(request)
         self._number = 0
         self._kept = 0
         """The number that the first event got which is held."""
         self._open: dict[int, OpenItem] = {}
-        self._calls: dict[int, _CallStart | OpenCall] = {}
+        self._calls: dict[int, CallStart | OpenCall] = {}
         self._closed: dict[int, Json] = {}
         self._num_sent = 0
         """Items that were closed before it."""
         self._words: OpenWords | None = None
         self._thoughts: OpenReasoning | None = None
         self._place = 0
-        self._finish: str | None = None
-        self._usage: Json | None = None
 
     # whole
 
     def whole(self, said: Json) -> bytes:
         """The response object."""
         choice = _choice(said)
-        self._take_frame(said)
-        self._finish = str(choice.get("finish_reason"))
-        message = _fields(choice.get("message"))
-        items = output_items(message, self._names, self._status, _scores(choice))
-        return encode_json(self._response(self._status, items))
+        self._frame.take(said)
+        self._frame.finish(choice.get("finish_reason"))
+        status = self._frame.status
+        items = output_items(as_fields(choice.get("message")), self._names, status, _scores(choice))
+        return encode_json(self._frame.response(status, items))
 
     # streamed
 
     def event(self, said: Json) -> bytes:
         """The events that one of the engine's becomes."""
         choice = _choice(said)
-        reason = choice.get("finish_reason")
-        if self._finish is None:
+        if not self._frame.is_finished:
             self._kept, self._num_sent = self._number, len(self._closed)
-        events = [*self._begin(said), *self._grow(_fields(choice.get("delta")), _scores(choice))]
-        if reason is not None and self._finish is None:
-            self._finish = str(reason)
-            events += self._close_all()
-        return self._numbered(events)
+        self._frame.finish(choice.get("finish_reason"))
+        return self._numbered([*self._begin(said), *self._grow(as_fields(choice.get("delta")), _scores(choice))])
 
     def done(self, mark: bytes) -> bytes:
-        """The answer as a whole; the streams of this dialect have no end mark."""
+        """The end of all that is open, and the answer as a whole; streams of this dialect have no end mark."""
+        events = self._close_all()
         items = [item for _, item in sorted(self._closed.items())]
-        kind = "response.completed" if self._status == COMPLETED else "response.incomplete"
-        return self._numbered([{"type": kind, "response": self._response(self._status, items)}])
+        status = self._frame.status
+        whole = {"type": f"response.{status}", "response": self._frame.response(status, items)}
+        return self._numbered([*events, whole])
 
     def error_event(self, error: HoneError) -> bytes:
         """The events that end a stream which had begun: the error, flat as the dialect has it and as SDKs raise it."""
         closed = list(self._closed.values())
-        if self._finish is not None:  # what was held since then is not sent any more
+        if self._frame.is_finished:  # what was held since then is not sent any more
             self._number, closed = self._kept, closed[: self._num_sent]
         told = {**self.error_body(error)["error"]}
         flat = {name: told[name] for name in ("code", "message", "param")}
-        failed = self._response("failed", closed)
+        failed = self._frame.response("failed", closed)
         failed["error"] = {"code": _failure_code(error), "message": error.message[:MAX_MESSAGE_CHARS]}
         return self._numbered(
             [{"type": "error", **flat, "error": told}, {"type": "response.failed", "response": failed}]
@@ -126,17 +91,12 @@ class ResponsesWriter(OpenAIForm):
     # what an event says
 
     def _begin(self, said: Json) -> list[Json]:
-        has_begun = "created_at" in self._head
-        self._take_frame(said)
+        has_begun = self._frame.has_begun
+        self._frame.take(said)
         if has_begun:
             return []
-        response = self._response(IN_PROGRESS, [])
+        response = self._frame.response(IN_PROGRESS, [])
         return [{"type": f"response.{kind}", "response": response} for kind in ("created", "in_progress")]
-
-    def _take_frame(self, said: Json) -> None:
-        self._head.setdefault("created_at", said.get("created") or 0)
-        if usage := _fields(said.get("usage")):
-            self._usage = _usage(usage)
 
     def _grow(self, delta: Json, scores: list[Json]) -> list[Json]:
         """Everything that a delta adds, in the order in which models say it."""
@@ -169,10 +129,10 @@ class ResponsesWriter(OpenAIForm):
         events = [*self._close_thoughts(), *self._close_words()]
         index = piece.get("index", 0)
         key = index if type(index) is int else 0
-        call = self._calls.setdefault(key, _CallStart())
-        function = _fields(piece.get("function"))
+        call = self._calls.setdefault(key, CallStart())
+        function = as_fields(piece.get("function"))
         arguments = str(function.get("arguments") or "")
-        if isinstance(call, _CallStart):
+        if isinstance(call, CallStart):
             call.take(piece.get("id"), function.get("name"), arguments)
             if not call.name:
                 return events
@@ -208,32 +168,18 @@ class ResponsesWriter(OpenAIForm):
         """Close what is open; an answer that says nothing is one empty text."""
         events: list[Json] = []
         for key, call in list(self._calls.items()):
-            if isinstance(call, _CallStart):
+            if isinstance(call, CallStart):
                 self._calls[key] = opened = OpenCall(self._names, self._place, call.said())
                 events += [*self._opened(opened), *opened.add(call.arguments)]
         if not self._calls and all(item["type"] == "reasoning" for item in self._items()):
             events += self._say("output_text", "", [])
-        for _, item in sorted(self._open.items()):
-            events += self._close(item, self._status)
+        for place, item in sorted(self._open.items()):
+            is_last = place == self._place - 1
+            events += self._close(item, self._frame.status if is_last else COMPLETED)
         return events
 
     def _items(self) -> list[Json]:
         return [*self._closed.values(), *(item.item(IN_PROGRESS) for item in self._open.values())]
-
-    # the response
-
-    @property
-    def _status(self) -> str:
-        return INCOMPLETE if self._finish in CUT_BY else COMPLETED
-
-    def _response(self, status: str, items: list[Json]) -> Json:
-        """The response object as it stands."""
-        response: Json = {**self._head, "status": status, "output": items, "usage": None}
-        if status in (COMPLETED, INCOMPLETE):
-            response["usage"] = self._usage
-        if status == INCOMPLETE:
-            response["incomplete_details"] = {"reason": CUT_BY[str(self._finish)]}
-        return response
 
     def _numbered(self, events: list[Json]) -> bytes:
         """Whole server-sent events."""
@@ -248,55 +194,20 @@ class ResponsesWriter(OpenAIForm):
         return b"".join(written)
 
 
-class _CallStart:
-    """A tool call whose name has not come yet."""
-
-    def __init__(self) -> None:
-        self.name = ""
-        self.arguments = ""
-        self._id = ""
-
-    def take(self, call_id: object, name: object, arguments: str) -> None:
-        self._id = str(call_id or self._id)
-        self.name = str(name or self.name)
-        self.arguments += arguments
-
-    def said(self) -> Json:
-        return {"call_id": self._id, "name": self.name}
-
-
 def _choice(said: Json) -> Json:
     """The only choice of an event; empty where it has none."""
     choices = cast("list[Any]", said.get("choices") or [{}])
-    return _fields(choices[0])
-
-
-def _fields(value: object) -> Json:
-    """What an object says; nothing, where there is none."""
-    return cast("Json", value) if isinstance(value, dict) else {}
+    return as_fields(choices[0])
 
 
 def _scores(choice: Json) -> list[Json]:
     """Log-probabilities as Responses have them."""
-    content: object = _fields(choice.get("logprobs")).get("content")
+    content: object = as_fields(choice.get("logprobs")).get("content")
     return cast("list[Json]", content) if isinstance(content, list) else []
 
 
-def _usage(given: Json) -> Json:
-    """Token counts under the names of this dialect."""
-    taken, made = _fields(given.get("prompt_tokens_details")), _fields(given.get("completion_tokens_details"))
-    num_in, num_out = given.get("prompt_tokens") or 0, given.get("completion_tokens") or 0
-    return {
-        "input_tokens": num_in,
-        "input_tokens_details": {"cached_tokens": taken.get("cached_tokens") or 0, "cache_write_tokens": 0},
-        "output_tokens": num_out,
-        "output_tokens_details": {"reasoning_tokens": made.get("reasoning_tokens") or 0},
-        "total_tokens": given.get("total_tokens") or num_in + num_out,
-    }
-
-
 def _asks_padding(request: Json) -> bool:
-    return bool(_fields(request.get("stream_options")).get("include_obfuscation"))
+    return bool(as_fields(request.get("stream_options")).get("include_obfuscation"))
 
 
 def _failure_code(error: HoneError) -> str:
