@@ -24,7 +24,7 @@ class Agent:
     packages: tuple[str, ...]
     """The first one's version is told."""
     recipe: str
-    """A file in `recipes/`."""
+    """A file below this folder."""
     dialect: str
     play: Play
     says: str
@@ -48,7 +48,7 @@ class Agent:
 
 
 def _agent(name: str, package: str, dialect: str, play: Play = CLERK, **more: object) -> Agent:
-    said = {"says": play.final, "recipe": name.replace("-", "_") + ".py", **more}
+    said = {"says": play.final, "recipe": f"recipes/{name.replace('-', '_')}.py", **more}
     return Agent(name=name, packages=(package,), dialect=dialect, play=play, **said)  # type: ignore[arg-type]
 
 
@@ -85,7 +85,13 @@ FRAMEWORKS: Final = (
     _agent("langgraph-by-hand", "langgraph", "chat"),
     _agent("pydantic-ai-chat", "pydantic-ai-slim", "chat", TYPED, says="Lisbon", num_rows=0, num_constrained=2),
     _agent(
-        "pydantic-ai-trained", "pydantic-ai-slim", "chat", TYPED, says="Lisbon", recipe="pydantic_ai_chat.py", run=FORMS
+        "pydantic-ai-trained",
+        "pydantic-ai-slim",
+        "chat",
+        TYPED,
+        says="Lisbon",
+        recipe="recipes/pydantic_ai_chat.py",
+        run=FORMS,
     ),
     _agent("pydantic-ai-responses", "pydantic-ai-slim", "responses"),
     _agent("pydantic-ai-anthropic", "pydantic-ai-slim", "messages"),
@@ -98,7 +104,7 @@ FRAMEWORKS: Final = (
         ANSWERING,
         says=CLERK.final,
         num_rows=2,
-        recipe="smolagents_tools.py",
+        recipe="recipes/smolagents_tools.py",
         run=FORMS,
     ),
     _agent("smolagents-code", "smolagents", "chat", CODE, says="24 degrees", num_calls=1),
@@ -106,10 +112,14 @@ FRAMEWORKS: Final = (
 SHOUT: Final = "HELLO FROM THE FILE"
 
 
-def _coder(name: str, package: str, dialect: str, *turns: Cue, **more: object) -> Agent:
+READ_ALREADY: Final = "call_00" + "0" * 22
+"""What a mind takes for its first turn, where a summary stands in place of the turn itself."""
+
+
+def _coder(name: str, package: str, dialect: str, *turns: Cue, aside: str = "A greeting", **more: object) -> Agent:
     """A coding agent that reads one file and writes another, a turn each."""
-    play = Play(turns=tuple((cue,) for cue in turns), final="The file is written.", aside="A greeting in capitals")
-    recipe = name.replace("-", "_") + ".sh"
+    play = Play(turns=tuple((cue,) for cue in turns), final="The file is written.", aside=aside)
+    recipe = f"recipes/{name.replace('-', '_')}.sh"
     said = {"says": play.final, "recipe": recipe, "num_calls": 3, "writes": {"answer.txt": SHOUT}, **more}
     return Agent(name=name, packages=(package,), dialect=dialect, play=play, **said)  # type: ignore[arg-type]
 
@@ -137,6 +147,69 @@ CODERS: Final = (
         Cue("Read", {"file_path": "greeting.txt"}),
         Cue("Write", {"file_path": "answer.txt", "content": SHOUT}),
     ),
-    _coder("codex", "@openai/codex", "responses", Cue("shell", {"command": ["cat", "greeting.txt"]})),
+    _coder(
+        "codex",
+        "@openai/codex",
+        "responses",
+        Cue("exec_command", {"cmd": "cat greeting.txt"}),
+        Cue("exec_command", {"cmd": f"echo '{SHOUT}' > answer.txt"}),
+    ),
 )
-CAST: Final = (*FRAMEWORKS, *CODERS)
+
+SUBAGENT: Final = {"description": "read it", "prompt": "Read greeting.txt and tell me what it says."}
+SESSIONS: Final = (
+    _coder(
+        "opencode-subagent",
+        "opencode-ai",
+        "chat",
+        Cue("task", {**SUBAGENT, "subagent_type": "general"}),
+        Cue("read", {"filePath": "greeting.txt"}),
+        Cue("write", {"filePath": "answer.txt", "content": SHOUT}),
+        recipe="recipes/opencode.sh",
+    ),
+    _coder(
+        "opencode-compaction",
+        "opencode-ai",
+        "chat",
+        Cue("read", {"filePath": "greeting.txt"}),
+        Cue("write", {"filePath": "answer.txt", "content": SHOUT}),
+        recipe="sessions/opencode_compaction.sh",
+        aside=f"The file was read; it is still to be written. ({READ_ALREADY})",
+    ),
+    _coder(
+        "claude-code-subagent",
+        "@anthropic-ai/claude-code",
+        "messages",
+        Cue("Agent", {**SUBAGENT, "subagent_type": "Explore"}),
+        Cue("Read", {"file_path": "greeting.txt"}),
+        Cue("Write", {"file_path": "answer.txt", "content": SHOUT}),
+        recipe="recipes/claude_code.sh",
+    ),
+    _coder(
+        "claude-code-compaction",
+        "@anthropic-ai/claude-code",
+        "messages",
+        Cue("Read", {"file_path": "greeting.txt"}),
+        Cue("Write", {"file_path": "answer.txt", "content": SHOUT}),
+        recipe="sessions/claude_code_compaction.sh",
+        aside=f"The file was read; it is still to be written. ({READ_ALREADY})",
+    ),
+    _coder(
+        "codex-defaults",
+        "@openai/codex",
+        "responses",
+        Cue("exec_command", {"cmd": f"echo '{SHOUT}' > answer.txt"}),
+        recipe="sessions/codex_defaults.sh",
+        num_calls=2,
+    ),
+    _coder(
+        "codex-compaction",
+        "@openai/codex",
+        "responses",
+        Cue("exec_command", {"cmd": "cat greeting.txt"}),
+        Cue("exec_command", {"cmd": f"echo '{SHOUT}' > answer.txt"}),
+        recipe="sessions/codex_compaction.sh",
+        aside=f"The file was read; it is still to be written. ({READ_ALREADY})",
+    ),
+)
+CAST: Final = (*FRAMEWORKS, *CODERS, *SESSIONS)

@@ -15,7 +15,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 VENV: Final = ROOT / ".venv-agents"
 NPM: Final = ROOT / ".agents-npm"
-RECIPES: Final = Path(__file__).parent / "recipes"
+HERE: Final = Path(__file__).parent
 LOOPBACK: Final = ("unshare", "--net", "--", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
 """Runs a command where no network but loopback is."""
 
@@ -46,7 +46,7 @@ def version(kind: str, package: str) -> str:
 
 def command(recipe: str) -> list[str]:
     """How a recipe is run."""
-    path = str(RECIPES / recipe)
+    path = str(HERE / recipe)
     return [str(VENV / "bin" / "python"), path] if recipe.endswith(".py") else ["sh", "-eu", path]
 
 

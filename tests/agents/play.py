@@ -27,7 +27,7 @@ from tests.agents.wire import Exchange, Wire
 from tests.fakes.gateway_process import GatewayProcess, gateway_process
 
 Json = dict[str, Any]
-LIMIT_S = 90
+LIMIT_S = 60
 FILES: Json = {"greeting.txt": "hello from the file\n"}
 """What lies in the folder that an agent works in."""
 
