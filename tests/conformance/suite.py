@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from tests.conformance import answers, faults, merging, requests, streaming, tokens
+from tests.conformance import (
+    answers,
+    episodes,
+    faults,
+    groups,
+    merging,
+    requests,
+    rewards,
+    sampling,
+    security,
+    streaming,
+    tokens,
+)
 from tests.conformance.rules import Rule, rules_of
 
-AREAS = (streaming, faults, requests, answers, tokens, merging)
+AREAS = (streaming, faults, requests, answers, sampling, tokens, merging, rewards, groups, episodes, security)
 
 
 def all_rules() -> list[Rule]:
