@@ -158,7 +158,8 @@ class _Turn:
         self._waits = True
 
     def add_call(self, item: Json, where: str) -> None:
-        function = {"name": text_field(item, "name", where), "arguments": text_field(item, "arguments", where)}
+        name = engine_name(text_field(item, "name", where), item.get("namespace"))
+        function = {"name": name, "arguments": text_field(item, "arguments", where)}
         self._calls.append({"id": text_field(item, "call_id", where), "type": "function", "function": function})
         self._waits = True
 
@@ -196,6 +197,15 @@ class _Turn:
             words.append({"type": "text", "text": text_field(fields, "text", where)})
         else:
             raise BadRequest(f"{where}: a part of an answer must be of type output_text or refusal.", param=where)
+
+
+def engine_name(name: str, namespace: object) -> str:
+    """What engines, which know no namespaces, call a function.
+
+    >>> engine_name("close_agent", "agents"), engine_name("look", None)
+    ('agents__close_agent', 'look')
+    """
+    return f"{namespace}__{name}" if isinstance(namespace, str) and namespace else name
 
 
 def text_field(fields: Json, name: str, where: str) -> str:

@@ -7,6 +7,7 @@ items made again later have the ids they had. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final, cast
 
 from gateway.dialects.base import Json
@@ -17,6 +18,7 @@ from tracker.types import Record
 COMPLETED: Final = "completed"
 IN_PROGRESS: Final = "in_progress"
 PLACE_HEX: Final = 2
+NONE: Final[Mapping[str, tuple[str, str]]] = MappingProxyType({})
 
 
 class Naming(Record, frozen=True):
@@ -26,18 +28,20 @@ class Naming(Record, frozen=True):
     """The random part of the answer's id."""
     seals: bool = False
     """Whether reasoning comes with `encrypted_content` too."""
+    functions: Mapping[str, tuple[str, str]] = {}
+    """Namespace and name of the functions that have a namespace, by their name at the engine."""
 
     def id(self, prefix: str, place: int) -> str:
         return f"{prefix}_{self.stem}{place:0{PLACE_HEX}x}"
 
 
-def naming(call_id: str, *, seals: bool = False) -> Naming:
+def naming(call_id: str, functions: Mapping[str, tuple[str, str]] = NONE, *, seals: bool = False) -> Naming:
     """The naming of the answer with this id.
 
     >>> naming("resp_" + "0" * 32 + "-" + "f" * 32).id("msg", 1)
     'msg_ffffffffffffffffffffffffffffffff01'
     """
-    return Naming(stem=call_id.rpartition("-")[2], seals=seals)
+    return Naming(stem=call_id.rpartition("-")[2], seals=seals, functions=functions)
 
 
 def output_items(message: Mapping[str, Any], names: Naming, status: str, scores: list[Json]) -> list[Json]:
@@ -107,14 +111,16 @@ def reasoning_item(names: Naming, place: int, text: str, status: str) -> Json:
 
 def call_item(names: Naming, place: int, said: Json, status: str) -> Json:
     """A function call; an engine that gave it no id leaves it to us."""
-    return {
+    namespace, name = names.functions.get(said["name"], (None, said["name"]))
+    item = {
         "type": "function_call",
         "id": names.id("fc", place),
         "status": status,
         "call_id": said.get("call_id") or names.id("call", place),
-        "name": said["name"],
+        "name": name,
         "arguments": said["arguments"],
     }
+    return item if namespace is None else {**item, "namespace": namespace}
 
 
 def _parts(message: Mapping[str, Any], scores: list[Json]) -> list[Json]:

@@ -18,6 +18,7 @@ from gateway.dialects.openai_form import MAX_MESSAGE_CHARS, OpenAIForm
 from gateway.dialects.responses_frame import Frame, as_fields
 from gateway.dialects.responses_items import COMPLETED, IN_PROGRESS, naming, output_items, reasoning_in, tool_calls_in
 from gateway.dialects.responses_open import CallStart, OpenCall, OpenItem, OpenReasoning, OpenWords
+from gateway.dialects.responses_tools import namespaces
 from gateway.message_fold import encode_json
 from tracker.errors import HoneError
 
@@ -32,7 +33,8 @@ class ResponsesWriter(OpenAIForm):
     def __init__(self, asked: Asked, call_id: str) -> None:
         self._frame = Frame(asked, call_id)
         request = self._frame.request
-        self._names = naming(call_id, seals=SEALED_REASONING in cast("list[object]", request.get("include") or ()))
+        seals = SEALED_REASONING in cast("list[object]", request.get("include") or ())
+        self._names = naming(call_id, namespaces(request.get("tools") or ()), seals=seals)
         self._pads = _asks_padding(request)
         self._number = 0
         self._kept = 0

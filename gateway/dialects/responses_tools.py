@@ -1,8 +1,8 @@
 """Tools, the choice among them and the form of the answer: from the Responses API to chat completions.
 
-Functions are honoured. Tools that run at OpenAI, and those without a schema, are refused with what to write instead: a
-model that calls one would wait for somebody who is not here. A choice of `allowed_tools` is honoured by telling the
-engine of those alone. Pure.
+Functions are honoured, in namespaces too: engines know none, so there a function is called NAMESPACE__NAME. Tools that
+run at OpenAI, and those without a schema, are refused with what to write instead: a model that calls one would wait for
+somebody who is not here. A choice of `allowed_tools` is honoured by telling the engine of those alone. Pure.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final, cast
 
 from gateway.dialects.base import Json
-from gateway.dialects.responses_input import text_field
+from gateway.dialects.responses_input import engine_name, text_field
 from tracker.errors import BadRequest
 from tracker.types import Record
 
@@ -32,7 +32,9 @@ class Tooling(Record, frozen=True):
 
 def read_tooling(tools: Sequence[Json], choice: str | Json | None) -> Tooling:
     """Tools and their choice; raises `BadRequest` on what cannot be honoured."""
-    functions = tuple(_function(tool, f"tools[{number}]") for number, tool in enumerate(tools))
+    functions = tuple(
+        function for number, tool in enumerate(tools) for function in _functions(tool, f"tools[{number}]")
+    )
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         functions, choice = _allowed(functions, choice)
     elif isinstance(choice, dict):
@@ -65,6 +67,34 @@ def response_format(text: Json | None) -> Json | None:
     return {"type": kind, "json_schema": {"name": "answer", **_given(fields, SCHEMA_FIELDS)}}
 
 
+def namespaces(tools: Sequence[Json]) -> dict[str, tuple[str, str]]:
+    """The functions in namespaces: their name at the engine, and namespace and name as the agent has them."""
+    return {
+        engine_name(each["name"], tool["name"]): (tool["name"], each["name"])
+        for tool in tools
+        if tool.get("type") == "namespace"
+        for each in cast("list[Json]", tool["tools"])
+    }
+
+
+def _functions(tool: Json, where: str) -> list[Json]:
+    """The functions that one entry of `tools` offers."""
+    if tool.get("type") != "namespace":
+        return [_function(tool, where)]
+    name, inside = text_field(tool, "name", where), tool.get("tools")
+    if not isinstance(inside, list):
+        raise BadRequest(f"{where}.tools: write a list of functions.", param=f"{where}.tools")
+    functions = [
+        _function(cast("Json", each) if isinstance(each, dict) else {}, f"{where}.tools[{number}]")
+        for number, each in enumerate(cast("list[object]", inside))
+    ]
+    for function in functions:
+        said = function["function"]
+        said["name"] = engine_name(said["name"], name)
+        said["description"] = "\n\n".join(filter(None, (tool.get("description"), said.get("description"))))
+    return functions
+
+
 def _function(tool: Json, where: str) -> Json:
     kind = tool.get("type")
     if kind == "function":
@@ -90,7 +120,7 @@ def _named(choice: Json, functions: Sequence[Json]) -> Json:
     if choice.get("type") != "function":
         told = f"tool_choice: only functions can be chosen, not {choice.get('type')}."
         raise BadRequest(told, param="tool_choice", code="unsupported_tool")
-    name = text_field(choice, "name", "tool_choice")
+    name = _engine_name_in(choice, "tool_choice")
     _find(name, functions)
     return {"type": "function", "function": {"name": name}}
 
@@ -103,12 +133,16 @@ def _allowed(functions: Sequence[Json], choice: Json) -> tuple[tuple[Json, ...],
     if not isinstance(given, list) or not given:
         raise BadRequest("tool_choice.tools: name the tools that are allowed.", param="tool_choice.tools")
     names = [
-        text_field(cast("Json", tool) if isinstance(tool, dict) else {}, "name", "tool_choice.tools")
+        _engine_name_in(cast("Json", tool) if isinstance(tool, dict) else {}, "tool_choice.tools")
         for tool in cast("list[object]", given)
     ]
     for name in names:
         _find(name, functions)
     return tuple(each for each in functions if each["function"]["name"] in names), mode
+
+
+def _engine_name_in(fields: Json, where: str) -> str:
+    return engine_name(text_field(fields, "name", where), fields.get("namespace"))
 
 
 def _find(name: str, functions: Sequence[Json]) -> None:
