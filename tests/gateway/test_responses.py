@@ -21,6 +21,7 @@ CHAT_FUNCTION: Json = {
 }
 CALL: Json = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
 CHAT_CALL: Json = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+CALL_ID = f"resp_{'0' * 32}-{'f' * 32}"
 IMAGE = "data:image/png;base64,AAAA"
 
 
@@ -163,12 +164,22 @@ def test_functions_reach_the_engine_in_its_form() -> None:
     ]
 
 
-def test_functions_in_a_namespace_are_named_after_it() -> None:
+def test_functions_in_a_namespace_are_named_after_it_at_the_engine_alone() -> None:
     space = {"type": "namespace", "name": "agents", "description": "Others.", "tools": [FUNCTION]}
-    body = sent(
-        tools=[space], input=[{**CALL, "namespace": "agents"}], tool_choice={"type": "function", "name": "look"}
+    asked = parse(
+        tools=[space, FUNCTION],
+        tool_choice={"type": "function", "name": "look", "namespace": "agents"},
+        input=[{**CALL, "namespace": "agents"}, {**CALL, "call_id": "c2"}],
     )
-    assert body["tools"][0]["function"]["name"] == "agents__look"
+    body = engine(asked)
+    assert [tool["function"]["name"] for tool in body["tools"]] == ["agents__look", "look"]
+    assert body["tools"][0]["function"]["description"] == "Others.\n\nLooks."
+    assert body["tool_choice"]["function"]["name"] == "agents__look"
+    said = body["messages"][0]
+    assert [call["function"]["name"] for call in said["tool_calls"]] == ["agents__look", "look"]
+    whole = Responses().writer(asked, CALL_ID).whole({"choices": [{"message": said, "finish_reason": "tool_calls"}]})
+    items = json.loads(whole)["output"]
+    assert [(item.get("namespace"), item["name"]) for item in items] == [("agents", "look"), (None, "look")]
 
 
 @pytest.mark.parametrize(
@@ -202,11 +213,10 @@ def test_without_tools_the_engine_hears_nothing_of_them() -> None:
 @pytest.mark.parametrize(
     "tool",
     [
-        {"type": kind}
-        for kind in ("web_search", "web_search_preview", "file_search", "code_interpreter", "mcp", "custom")
-    ]
-    + [{"type": kind} for kind in ("computer_use_preview", "image_generation", "local_shell", "shell", "apply_patch")]
-    + [CHAT_FUNCTION, {"type": "function"}, {}, {"type": "namespace", "name": "a", "tools": [{"type": "custom"}]}],
+        *({"type": kind} for kind in ("web_search", "file_search", "code_interpreter", "mcp", "custom", "local_shell")),
+        *({"type": kind} for kind in ("computer_use_preview", "image_generation", "shell", "apply_patch")),
+        *(CHAT_FUNCTION, {"type": "function"}, {}, {"type": "namespace", "name": "a", "tools": [{"type": "custom"}]}),
+    ],
 )
 def test_tools_that_nobody_here_runs_are_refused(tool: Json) -> None:
     with pytest.raises(BadRequest) as refused:
@@ -217,9 +227,16 @@ def test_tools_that_nobody_here_runs_are_refused(tool: Json) -> None:
 
 @pytest.mark.parametrize(
     "choice",
-    ["any", {"type": "function", "name": "other"}, {"type": "web_search"}, {"type": "mcp", "server_label": "x"}]
-    + [{"type": "allowed_tools", "tools": []}, {"type": "allowed_tools", "tools": [{"name": "other"}]}]
-    + [{"type": "allowed_tools", "mode": "none", "tools": [{"name": "look"}]}, {"type": "function"}],
+    [
+        "any",
+        {"type": "function"},
+        {"type": "function", "name": "other"},
+        {"type": "web_search"},
+        {"type": "mcp", "server_label": "x"},
+        {"type": "allowed_tools", "tools": []},
+        {"type": "allowed_tools", "tools": [{"name": "other"}]},
+        {"type": "allowed_tools", "mode": "none", "tools": [{"name": "look"}]},
+    ],
 )
 def test_a_choice_that_cannot_be_made_is_refused(choice: Any) -> None:
     with pytest.raises(BadRequest, match="tool_choice"):
@@ -353,7 +370,7 @@ def test_what_cannot_be_honoured_or_read_is_refused(fields: Json, param: str) ->
 
 def test_an_earlier_answer_stands_before_the_input_without_its_instructions() -> None:
     first = parse(instructions="only now", input="one")
-    answer = answer_items({"content": "yes", "tool_calls": []}, f"resp_{'0' * 32}-{'f' * 32}")
+    answer = answer_items({"content": "yes", "tool_calls": []}, CALL_ID)
     second = parse(previous_response_id="resp_1", input="two", instructions="be kind")
     assert second.previous == "resp_1"
     joined = with_items(second, (*first.messages, *answer, *second.messages))
