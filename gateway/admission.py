@@ -37,12 +37,16 @@ class Admission:
         admitted = self._kept.get(episode_id)
         if admitted is None:
             admitted = await self._find(tenant, episode_id)
-            if len(self._kept) >= MAX_KEPT:
-                self._kept.clear()
-            self._kept[episode_id] = admitted
+            self.keep(admitted)
         if admitted.head.tenant != tenant:
             raise unknown(episode_id)
         return admitted
+
+    def keep(self, admitted: Admitted) -> None:
+        """Remember an episode, so that SQL is not asked for it again."""
+        if len(self._kept) >= MAX_KEPT:
+            self._kept.clear()
+        self._kept[admitted.head.episode_id] = admitted
 
     async def check_open(self, tenant: str, episode_id: str) -> None:
         """Raise `Gone` for an episode that has ended, for requests that no `begin_call` stands before."""

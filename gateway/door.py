@@ -16,7 +16,9 @@ from typing import Any, Final
 import msgspec
 
 from gateway.admission import Admission
+from gateway.arrivals import Arrival
 from gateway.auth import Caller
+from gateway.conversation import conversation_of
 from gateway.dependencies import Services
 from gateway.dialects.base import Dialect, Limits
 from gateway.dialects.chat import Chat
@@ -26,19 +28,20 @@ from gateway.dialects.responses import Responses
 from gateway.embeddings import Embeddings, Servers, parse_embeddings
 from gateway.exact_threads import Threads
 from gateway.identity import call_id_of
-from gateway.joining import Arrival, Joining
+from gateway.joining import Joining
 from gateway.orders import Order
 from gateway.paths import AgentPath, normalise
 from gateway.proxy import Proxy
 from gateway.replies import ClientWatch, Message, Receive, Reply, Send
 from gateway.requests import RequestHeaders
 from gateway.response_state import ResponseState
+from gateway.roles import Shape, shape_of
 from gateway.routing import JOKER, PolicyRoute, UpstreamRoute, find_route
 from gateway.sources import Sources
 from gateway.tokens import TokenCounter
 from gateway.upstream import Upstream
 from gateway.upstreams import TextSource, Upstreams
-from tracker.errors import BadRequest, HoneError, NotFound, TooLarge
+from tracker.errors import BadRequest, Gone, HoneError, NotFound, TooLarge
 from tracker.types import ID_PATTERN, Sampling, Scope
 
 __all__ = ["AgentPath", "Door", "normalise"]
@@ -76,9 +79,10 @@ class Door:
         self._services = services
         self._upstream = Upstream(settings.engine_key, settings.call_timeout_s)
         self._admission = Admission(services)
-        self._joining = Joining(self._admission)
+        self._joining = Joining(services, self._admission)
         self._upstreams = Upstreams(settings.upstreams, settings.call_timeout_s)
-        self._proxy = Proxy(services, Sources(self._upstream, TextSource(self._upstreams), Threads(services.store)), self._admission)
+        sources = Sources(self._upstream, TextSource(self._upstreams), Threads(services.store))
+        self._proxy = Proxy(services, sources, self._admission)
         self._responses = ResponseState(services)
         self._limits = Limits(max_choices=settings.max_choices, max_output_tokens=settings.max_output_tokens)
         self._messages = Messages()
@@ -140,8 +144,21 @@ class Door:
         if dialect is None:
             await reply.whole(await self._count(body))
             return
-        order = await self._order(dialect, path, headers, caller, body, reply)
+        arrival = await self._arrival(dialect, path, headers, caller, body)
         async with ClientWatch(receive) as client:
+            await self._serve(dialect, arrival, headers, reply, client)
+
+    async def _serve(
+        self, dialect: Dialect, arrival: Arrival, headers: RequestHeaders, reply: Reply, client: ClientWatch
+    ) -> None:
+        """Serve a call; in another episode if the one it was given ended a moment ago and the call did not name it."""
+        order = await self._order(dialect, arrival, headers, reply)
+        try:
+            call = await self._proxy.serve(order, reply, client)
+        except Gone:
+            if order.trail is None:
+                raise
+            order = await self._order(dialect, arrival, headers, reply, order.episode_id)
             call = await self._proxy.serve(order, reply, client)
         if call is not None:
             self._responses.keep(call)
@@ -164,37 +181,47 @@ class Door:
         except TimeoutError:
             raise SlowBody(f"The body did not come within {settings.body_timeout_s:g} s.") from None
 
+    async def _arrival(
+        self, dialect: Dialect, path: AgentPath, headers: RequestHeaders, caller: Caller, body: bytes
+    ) -> Arrival:
+        """The call as it was understood; raises what is wrong with it."""
+        asked = await self._responses.expand(caller.tenant, dialect.parse(body, self._limits))
+        retry = headers.one("x-stainless-retry-count") or "0"
+        return Arrival(
+            caller=caller,
+            path=path,
+            asked=asked,
+            conversation=conversation_of(asked),
+            body_digest=hashlib.sha256(body).hexdigest(),
+            retry=int(retry) if _RETRY.fullmatch(retry) else 0,
+        )
+
     async def _order(
-        self, dialect: Dialect, path: AgentPath, headers: RequestHeaders, caller: Caller, body: bytes, reply: Reply
+        self, dialect: Dialect, arrival: Arrival, headers: RequestHeaders, reply: Reply, avoided: str = ""
     ) -> Order:
         """Everything that can refuse a call before anything is written."""
-        asked = await self._responses.expand(caller.tenant, dialect.parse(body, self._limits))
+        asked = arrival.asked
         route = find_route(asked.model, self._policies, self._served)
         if isinstance(route, UpstreamRoute):
             reply.add_header("x-hone-upstream", route.upstream)
         else:
             reply.add_header("x-hone-policy", route.name)
-        retry = headers.one("x-stainless-retry-count") or "0"
-        arrival = Arrival(
-            caller=caller,
-            path=path,
-            asked=asked,
-            body_digest=hashlib.sha256(body).hexdigest(),
-            retry=int(retry) if _RETRY.fullmatch(retry) else 0,
-        )
-        admitted = await self._joining.join(arrival, headers)
-        episode_id = admitted.head.episode_id
+        shape = _shape(headers.one("x-hone-role"), arrival)
+        joined = await self._joining.join(arrival, headers, avoided)
+        episode_id = joined.admitted.head.episode_id
         reply.add_header("x-hone-episode", episode_id)
         return Order(
             call_id=call_id_of(dialect.id_prefix, episode_id, secrets.token_hex(16)),
-            admitted=admitted,
+            admitted=joined.admitted,
             route=route,
             dialect=dialect,
             asked=asked,
-            key_id=caller.key_id,
+            key_id=arrival.caller.key_id,
             body_digest=arrival.body_digest,
             retry=arrival.retry,
-            role=_role(headers.one("x-hone-role")),
+            shape=shape,
+            lineage=joined.lineage,
+            trail=joined.trail,
         )
 
     async def _count(self, body: bytes) -> bytes:
@@ -227,12 +254,13 @@ def _require_method(wanted: str, method: str, reply: Reply) -> None:
         raise WrongMethod(f"Write {wanted} instead of {method}.")
 
 
-def _role(given: str | None) -> str:
+def _shape(given: str | None, arrival: Arrival) -> Shape:
+    """The role that the agent names, or what the call looks like."""
     if given is None:
-        return "main"
+        return shape_of(arrival.asked, arrival.conversation)
     if not _ROLE.fullmatch(given):
         raise BadRequest(f"X-Hone-Role does not match {ID_PATTERN}.", param="X-Hone-Role")
-    return given
+    return Shape(role=given)
 
 
 async def _read(receive: Receive, declared: str | None, limit: int) -> bytes:

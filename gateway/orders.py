@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gateway.admission import Admitted
+from gateway.arrivals import Trail
 from gateway.dialects.base import Asked, Dialect, Target
 from gateway.replies import ClientGone
+from gateway.roles import Shape, settled_role
 from gateway.routing import PolicyRoute, Route, sampling_of, uses_policy_sampling
 from gateway.upstream import EngineRefused
 from tracker.errors import HoneError
@@ -24,8 +26,17 @@ class Order:
     asked: Asked
     key_id: str
     body_digest: str
+    shape: Shape
+    """What it is for, seen by itself."""
     retry: int = 0
-    role: str = "main"
+    lineage: str | None = None
+    """The role of the call whose answer it goes on from."""
+    trail: Trail | None = None
+    """Where it leaves notes, if it named no episode."""
+
+    def role_beside(self, mark: bytes) -> str:
+        """The call's role in an episode whose main agent has this mark."""
+        return settled_role(self.shape, self.lineage, mark)
 
     @property
     def episode_id(self) -> str:

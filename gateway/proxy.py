@@ -15,6 +15,7 @@ from contextlib import aclosing
 from typing import Final, cast
 
 from gateway.admission import BEST_EFFORT, Admission, ended
+from gateway.arrivals import note_of
 from gateway.bills import Bills
 from gateway.capture import MALFORMED, Capture, EndTokens
 from gateway.dependencies import Services
@@ -78,6 +79,7 @@ class Exchange:
         """Whether the engine's end mark has come."""
         self._started_ms = self._services.clock.now_ms()
         self._begun = Begun(index=0, version=proxy.last_versions.get(order.policy or "", 0))
+        self._role = order.shape.role
         self._is_recorded = True
         """False for a best-effort call whose intent could not be written."""
         self._usage: Usage | None = None
@@ -101,14 +103,16 @@ class Exchange:
             policy=order.policy,
             model=order.asked.model,
             dialect=self._dialect.name,
-            role=order.role,
+            role=order.shape.role,
             key_id=order.key_id,
             body_digest=order.body_digest,
             retry=order.retry,
         )
         engines = self._placing.candidates()
         try:
-            self._begun = await self._services.store.begin_call(intent, order.admitted.run.pin, engines)
+            self._begun = await self._services.store.begin_call(
+                intent, order.admitted.run.pin, engines, order.shape.mark
+            )
         except Unavailable:
             if order.admitted.run.record != BEST_EFFORT:
                 raise
@@ -119,6 +123,7 @@ class Exchange:
             raise ended(order.episode_id) from None
         self._proxy.last_versions[order.policy or ""] = self._begun.version
         self._engine = self._begun.engine or ""
+        self._role = order.role_beside(self._begun.mark)
         if self._begun.repinned_from is not None:
             detail = f"{order.policy}: {self._begun.repinned_from} -> {self._begun.version}"
             event = Event(at_ms=self._started_ms, kind="repinned", detail=detail)
@@ -236,7 +241,7 @@ class Exchange:
             model=order.asked.model,
             version=self._begun.version,
             adapter_digest=self._digest,
-            role=order.role,
+            role=self._role,
             state=state,
             reason=reason,
             detail=detail or capture.detail(),
@@ -281,7 +286,7 @@ class Exchange:
         while True:
             try:
                 async with asyncio.timeout_at(until_s):
-                    if await self._services.store.end_call(call):
+                    if await self._services.store.end_call(call, note_of(self._order.trail, call)):
                         self._proxy.sources.note(call)
                         return None
                 return Unavailable("The call was given up before its answer came: it cannot be recorded any more.")

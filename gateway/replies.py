@@ -47,7 +47,10 @@ class Reply:
         """How errors are told; the dialect's, once it is known."""
 
     def add_header(self, name: str, value: str) -> None:
-        self.headers.append((name.encode("latin-1"), value.encode("latin-1", "replace")))
+        """Send a header, in place of one of this name that was to be sent."""
+        key = name.encode("latin-1")
+        self.headers[:] = [header for header in self.headers if header[0] != key]
+        self.headers.append((key, value.encode("latin-1", "replace")))
 
     async def whole(self, body: bytes, *, status: int = 200, extra: Iterable[tuple[bytes, bytes]] = ()) -> None:
         """One JSON answer."""

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
+from gateway.identity import HOW_TO_NAME, is_session_field
 from gateway.upstream_settings import UpstreamSettings, upstreams_of
 from tracker.errors import SettingsError
 from tracker.settings import PREFIX, Settings, StoreSettings, read_settings, stores_of, validated
@@ -58,6 +59,9 @@ class GatewaySettings(Settings):
     """Cap of an answer's length; `None` leaves it to the engine."""
     body_timeout_s: float = Field(default=30.0, gt=0)
     """How long a client may take to send its body."""
+    episode_from: tuple[str, ...] = ()
+    """Where calls that name no episode say which session they belong to: `header:NAME` or `body:FIELD.FIELD`, the first
+    that a call has. Calls of one session under one key and task are one episode."""
     call_timeout_s: float = Field(default=600.0, gt=0)
     """A call without an end by then is lost."""
     record_timeout_s: float = Field(default=10.0, gt=0)
@@ -75,9 +79,9 @@ class GatewaySettings(Settings):
     upstreams: tuple[UpstreamSettings, ...] = ()
     """Servers of models that are no policy."""
 
-    @field_validator("engines", mode="before")
+    @field_validator("engines", "episode_from", mode="before")
     @classmethod
-    def _split_engines(cls, value: object) -> object:
+    def _split_list(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
         return tuple(part.strip() for part in value.split(",") if part.strip())
@@ -88,6 +92,14 @@ class GatewaySettings(Settings):
         if not urls:
             raise ValueError("name at least one engine, as http://HOST:PORT")
         return tuple(dict.fromkeys(_root_url(url) for url in urls))
+
+    @field_validator("episode_from")
+    @classmethod
+    def _episode_from_names_fields(cls, fields: tuple[str, ...]) -> tuple[str, ...]:
+        for field in fields:
+            if not is_session_field(field):
+                raise ValueError(f"{HOW_TO_NAME} instead of {field!r}")
+        return fields
 
     @field_validator("public_url")
     @classmethod

@@ -145,7 +145,10 @@ async def _is_deleted(ledger: Ledger, view: EpisodeView) -> bool:
 
 
 async def _audit(store: EpisodeStore, ledger: Ledger, row: EpisodeRow, now_ms: int) -> None:
-    """End one episode in the episode store if it ended in SQL, and in both if its time is up or its calls are gone."""
+    """End one episode in the episode store if it ended in SQL, and in both if its time is up or its calls are gone.
+
+    Whether an implicit one was idle for too long only the episode store can tell, so that is where it ends first; SQL
+    may hear of it with the archive."""
     head = row.head
     status = row.status
     if status is None and head.ttl_ms is not None and now_ms >= head.created_ms + head.ttl_ms:
@@ -153,7 +156,12 @@ async def _audit(store: EpisodeStore, ledger: Ledger, row: EpisodeRow, now_ms: i
         await ledger.end_episode(head.episode_id, EpisodeStatus.INFRA_ERROR, now_ms)
         status = EpisodeStatus.INFRA_ERROR
     try:
-        await (store.head(head.episode_id) if status is None else store.finish(head.episode_id, status))
+        if status is not None:
+            await store.finish(head.episode_id, status)
+        elif not head.implicit:
+            await store.head(head.episode_id)
+        elif await store.end_idle(head.episode_id, now_ms):
+            await ledger.end_episode(head.episode_id, EpisodeStatus.OK, now_ms)
     except Gone:
         await ledger.delete_episode(head.tenant, head.episode_id)  # its deletion stopped halfway
     except NotFound:

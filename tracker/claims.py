@@ -52,7 +52,9 @@ class Claimed(Record, frozen=True):
     """What a claim got."""
 
     episode_id: str
-    """`proposed`, or an episode that is open: one that a parallel call just claimed may still have to be created."""
+    """`proposed`, or one that others claimed."""
+    is_open: bool = False
+    """Whether it is open already; else whoever got it creates it."""
     role: str | None = None
     """The role of the call whose answer this one goes on from, where it goes on from one of the same episode."""
 

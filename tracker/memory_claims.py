@@ -56,7 +56,8 @@ class MemoryClaims:
         episode_id = named or (claim.proposed if answer is None else answer.episode_id)
         attempt = _Attempt(name=claim.attempt, episode_id=episode_id, retry=claim.retry)
         self._attempts[claim.scope, claim.body_digest].append(attempt)
-        return Claimed(episode_id=episode_id, role=None if answer is None else answer.role)
+        is_open = self._takes(episode_id, claim)
+        return Claimed(episode_id=episode_id, is_open=is_open, role=None if answer is None else answer.role)
 
     def note(self, call: Call, note: Note) -> None:
         """What a call that was recorded leaves."""

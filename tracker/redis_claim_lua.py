@@ -124,7 +124,7 @@ if not named and retry > 0 then named = of_attempt() end
 local answer = of_answers(named)
 local episode = named or (answer and answer.episode) or proposed
 note_attempt(episode)
-return {episode, answer and answer.role or ''}
+return {episode, stands(episode) == 'open' and 1 or 0, answer and answer.role or ''}
 """,
     allow_oom=False,
 )

@@ -23,7 +23,7 @@ async def claim(run: Run, keys: RedisKeys, wanted: Claim) -> Claimed:
     """The episode of a call that names none."""
     attempts = keys.attempts(wanted.scope, wanted.body_digest)
     session = attempts if wanted.session is None else keys.session(wanted.scope, wanted.session)
-    episode_id, role = await run(
+    episode_id, is_open, role = await run(
         lua.CLAIM,
         [attempts, session, *(keys.answers(wanted.scope, trace.key) for trace in wanted.traces)],
         [
@@ -33,7 +33,7 @@ async def claim(run: Run, keys: RedisKeys, wanted: Claim) -> Claimed:
             *(trace.exact.hex() for trace in wanted.traces),
         ],
     )
-    return Claimed(episode_id=episode_id.decode(), role=role.decode() or None)
+    return Claimed(episode_id=episode_id.decode(), is_open=is_open == 1, role=role.decode() or None)
 
 
 async def end_idle(run: Run, keys: RedisKeys, episode_id: str, now_ms: int) -> str:

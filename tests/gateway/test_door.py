@@ -70,12 +70,6 @@ async def test_episodes_that_disagree_are_refused(door: RunningDoor) -> None:
     assert door.engine.calls == []
 
 
-async def test_a_call_without_an_episode_is_told_how_to_open_one(door: RunningDoor) -> None:
-    status, said = await asked(door, "/v1/chat/completions", bearer(door.key))
-    assert status == 400
-    assert "POST /v1/episodes" in said["error"]["message"]
-
-
 async def test_an_unknown_episode_is_404_and_never_created(door: RunningDoor) -> None:
     for _ in range(2):
         assert (await asked(door, "/e/ep-unknown/v1/chat/completions", bearer(door.key)))[0] == 404
