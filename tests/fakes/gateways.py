@@ -106,7 +106,7 @@ async def running_gateway(
             open_ledger(settings.stores) as ledger,
             httpx.AsyncClient(base_url=url, headers=authorization) as admin,
         ):
-            await ledger.add_key(Key(key_id="k-all", digest=digest, scopes=tuple(Scope)))
+            await ledger.add_key(Key(key_id=f"k-all-{port}", digest=digest, scopes=tuple(Scope)))
             yield RunningGateway(url, settings, admin, ledger)
     finally:
         server.should_exit = True

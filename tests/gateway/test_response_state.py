@@ -1,0 +1,68 @@
+"""Answers that are continued: on another gateway, after their episode was archived, and not once it was deleted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.gateways import RunningGateway, running_gateway
+from tests.fakes.scripted_engine import ScriptedEngine
+
+pytestmark = pytest.mark.slow
+
+Json = dict[str, Any]
+
+
+async def respond(gateway: RunningGateway, key: str, said: str, *, previous: str | None = None) -> Json:
+    answered = await gateway.admin.post(
+        "/v1/responses",
+        headers={"Authorization": f"Bearer {key}"},
+        json={"model": "solver", "input": said, "previous_response_id": previous},
+    )
+    return json.loads(answered.content)
+
+
+def words(engine: ScriptedEngine) -> list[str]:
+    """What the engine was told last."""
+    return [message["content"] for message in engine.calls[-1].body["messages"]]
+
+
+async def test_another_gateway_knows_what_was_answered(
+    engine: ScriptedEngine, gateway: RunningGateway, tmp_path: Path, redis_url: str
+) -> None:
+    key = (await gateway.open())["api_key"]
+    first = await respond(gateway, key, "one")
+    async with running_gateway(engine, tmp_path, {"HONE_REDIS_URL": redis_url}) as other:
+        second = await respond(other, key, "two", previous=first["id"])
+        third = await respond(gateway, key, "three", previous=second["id"])
+    texts = [answer["output"][0]["content"][0]["text"] for answer in (first, second)]
+    assert words(engine) == ["one", texts[0], "two", texts[1], "three"]
+    assert third["previous_response_id"] == second["id"]
+
+
+async def test_an_archived_answer_is_continued_in_another_episode(
+    engine: ScriptedEngine, gateway: RunningGateway, tmp_path: Path, redis_url: str
+) -> None:
+    episode = await gateway.open()
+    first = await respond(gateway, episode["api_key"], "one")
+    path = f"/v1/episodes/{episode['episode_id']}"
+    await gateway.admin.post(f"{path}/finish", json={"status": "ok"})
+    await gateway.until(path, state="archived")
+    key = (await gateway.open())["api_key"]
+    async with running_gateway(engine, tmp_path, {"HONE_REDIS_URL": redis_url}) as other:
+        second = await respond(other, key, "two", previous=first["id"])
+    assert second["status"] == "completed"
+    assert words(engine) == ["one", first["output"][0]["content"][0]["text"], "two"]
+
+
+async def test_a_deleted_answer_is_forgotten(engine: ScriptedEngine, gateway: RunningGateway) -> None:
+    episode = await gateway.open()
+    first = await respond(gateway, episode["api_key"], "one")
+    deleted = await gateway.admin.delete(f"/v1/episodes/{episode['episode_id']}")
+    assert deleted.is_success
+    key = (await gateway.open())["api_key"]
+    refused = await respond(gateway, key, "two", previous=first["id"])
+    assert refused["error"]["code"] == "previous_response_not_found"
