@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -19,6 +19,12 @@ from tracker.types import Call, CallState, Choice, Reason, RunSettings
 
 ChoiceKey = tuple[str, int]
 """(call_id, index of the choice)."""
+
+TRAIN: Final = "train"
+CONTEXT: Final = "context"
+DROP: Final = "drop"
+UNLESS_NAMED: Final = {"title": DROP}
+"""What becomes of a role that the run does not name; every other one is trained."""
 
 MIN_LOGPROB: Final = -9999.0
 """Engines report this, or less, where they have no log-probability."""
@@ -59,6 +65,28 @@ def exclusions(calls: Iterable[Call], run: RunSettings) -> dict[ChoiceKey, Reaso
     return reasons
 
 
+def role_rule(run: RunSettings, role: str) -> str:
+    """What becomes of the calls of a role: `train`, `context` or `drop`.
+
+    >>> role_rule(RunSettings(run="r"), "title"), role_rule(RunSettings(run="r", roles={"title": "train"}), "title")
+    ('drop', 'train')
+    """
+    return run.roles.get(role, UNLESS_NAMED.get(role, TRAIN))
+
+
+def context_choices(calls: Iterable[Call], run: RunSettings, reasons: Mapping[ChoiceKey, Reason]) -> set[ChoiceKey]:
+    """Choices that stand in the tree without being trained: their role is context, and nothing else is amiss."""
+    return {
+        (call.call_id, choice.index)
+        for call in calls
+        if role_rule(run, call.role) == CONTEXT
+        for choice in call.choices
+        if reasons.get((call.call_id, choice.index)) is Reason.ROLE
+        and choice.reason is None
+        and token_reason(call, choice) is None
+    }
+
+
 def token_reason(call: Call, choice: Choice) -> Reason | None:
     """What is amiss with the tokens of a choice, if anything."""
     if not choice.sampled_ids:
@@ -90,7 +118,7 @@ def _call_reason(call: Call, run: RunSettings, retried: Reason | None) -> Reason
         return reason
     if call.policy is None:
         return Reason.NOT_POLICY_DISTRIBUTION
-    return None if run.roles.get(call.role, "train") == "train" else Reason.ROLE
+    return None if role_rule(run, call.role) == TRAIN else Reason.ROLE
 
 
 def _distribution_reason(call: Call, run: RunSettings) -> Reason | None:

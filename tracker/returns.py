@@ -1,7 +1,8 @@
 """What each call of an episode is worth, along the tree of its calls.
 
-Returns are worked out before anything is dropped: a call the agent was answered with is in the tree, and its reward
-reaches the calls above it, also where the call itself cannot be trained. Attempts that came to nothing are not.
+Returns are worked out before anything is left out: a call the agent was answered with is in the tree, and its reward
+reaches the calls above it, also where the call itself cannot be trained. Attempts that came to nothing are not, nor are
+calls of a role that the run drops.
 
 A call's own return is `G_k = Σ_{j≥k} γ^(j−k) r_j` over the calls from it to a leaf, the mean over the leaves below it;
 the discount of the episode's reward is `γ^(K−k)`, likewise. With roles taken as policies, after M-GRPO
@@ -16,7 +17,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tracker.exclusion import exclusions, in_order
+from tracker.exclusion import DROP, exclusions, in_order, role_rule
 from tracker.timeline import grow, included
 from tracker.types import Call, Reason, Record, RunSettings
 
@@ -69,7 +70,8 @@ def call_returns(
     """Returns of all calls in the tree, parents before their children."""
     ordered = in_order(calls)
     excluded = exclusions(ordered, run)
-    outside = {key: reason for key, reason in excluded.items() if reason in _OUTSIDE_TREE}
+    dropped = {call.call_id for call in ordered if role_rule(run, call.role) == DROP}
+    outside = {key: reason for key, reason in excluded.items() if reason in _OUTSIDE_TREE or key[0] in dropped}
     timeline = grow(ordered, outside)
     in_tree = {call.call_id: call for call, _ in included(ordered, outside) if call.policy is not None}
     trained = {call.call_id for call, _ in included(ordered, excluded)}

@@ -2,8 +2,9 @@
 
 A **row** is one trained choice of one call: prompt ids and sampled ids as the engine saw them. A **sample** is the view
 of one branch, root to leaf, in which each sampled token is trained in exactly one sample: where branches share calls,
-the first branch trains them and they are context in the others. Ids are copied from the calls, never made: no end token
-is added, no log-probability stands where nothing was sampled. What is left out and why comes from `exclusion.py`.
+the first branch trains them and they are context in the others, as calls of a context role are everywhere. Ids are
+copied from the calls, never made: no end token is added, no log-probability stands where nothing was sampled. What is
+left out and why comes from `exclusion.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tracker.receipts import call_digest
-from tracker.timeline import ChoiceKey, Timeline, exclusions, fold, included, num_distinct_tokens
+from tracker.timeline import ChoiceKey, exclusions, fold, grow, included, num_distinct_tokens
 from tracker.types import Call, Choice, Reason, Record, RunSettings
 
 
@@ -82,7 +83,7 @@ class Counts(Record, frozen=True):
     num_raw_tokens: int = 0
     """Prompt and sampled ids of every trained choice: what one row a choice costs."""
     num_sample_tokens: int = 0
-    """The same after merging branches."""
+    """The same after merging branches of trained choices."""
     num_distinct_tokens: int = 0
     """The same as one trie a policy."""
 
@@ -98,11 +99,11 @@ def samples_of(
     """One sample a branch, and every choice left out. `call_rewards` are effective rewards by call id."""
     by_id = {call.call_id: call for call in calls}
     timeline = fold(by_id.values(), run)
-    chosen = {(call.call_id, choice.index): (call, choice) for call, choice in _included(by_id, timeline)}
+    chosen = {(call.call_id, choice.index): (call, choice) for call in by_id.values() for choice in call.choices}
     samples: list[Sample] = []
     trained: set[ChoiceKey] = set()
     for branch in timeline.branches:
-        own = [chosen[key] for key in branch if key not in trained]
+        own = [chosen[key] for key in branch if key not in trained and key not in timeline.excluded]
         samples.append(_sample(chosen[branch[-1]], own, call_rewards))
         trained.update(branch)
     return tuple(samples), tuple(_exclusion(by_id[key[0]], key, reason) for key, reason in timeline.excluded.items())
@@ -119,14 +120,15 @@ def rows_of(calls: Iterable[Call], run: RunSettings, policy: str) -> tuple[Row, 
 def counts(calls: Iterable[Call], run: RunSettings) -> Counts:
     """Count an episode without building its samples."""
     by_id = {call.call_id: call for call in calls}
-    timeline = fold(by_id.values(), run)
-    chosen = _included(by_id, timeline)
+    whole = fold(by_id.values(), run)
+    timeline = grow(by_id.values(), whole.excluded)
+    chosen = included(by_id.values(), whole.excluded)
     lengths = {
         (node.call_id, node.choice): node.num_prompt + node.num_sampled for t in timeline.trees for node in t.nodes
     }
     return Counts(
         num_calls=len(by_id),
-        num_samples=len(timeline.branches),
+        num_samples=len(whole.branches),
         num_excluded=len(by_id) - len({call.call_id for call, _ in chosen}),
         num_truncated=sum(any(choice.truncated for choice in call.choices) for call in by_id.values()),
         num_raw_tokens=sum(lengths.values()),
@@ -138,10 +140,6 @@ def counts(calls: Iterable[Call], run: RunSettings) -> Counts:
             for tree in timeline.trees
         ),
     )
-
-
-def _included(by_id: Mapping[str, Call], timeline: Timeline) -> list[tuple[Call, Choice]]:
-    return included(by_id.values(), timeline.excluded)
 
 
 def _sample(

@@ -2,7 +2,8 @@
 
 A call extends a branch of its policy only if the branch's ids, sampled ones included, are a prefix of its prompt ids;
 otherwise it starts a new branch. Ids decide, never text, and never the order in which parallel calls finished: ties go
-by the order in which calls began. Nothing is repaired, joined or invented. Equal samples stay two nodes.
+by the order in which calls began. Nothing is repaired, joined or invented. Equal samples stay two nodes. Calls whose
+role is context stand in the tree like the others and are not trained; dropped ones are not in it.
 
 Work is near linear in the tokens. Ids are packed at a fixed width and sorted, so that everything a sequence begins with
 stands before it and a stack finds its longest prefix; no pair of calls is compared twice. What the loss sees is
@@ -13,9 +14,9 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from tracker.exclusion import ChoiceKey, exclusions, in_order
+from tracker.exclusion import ChoiceKey, context_choices, exclusions, in_order
 from tracker.types import Call, Choice, Reason, Record, RunSettings
 
 __all__ = ["ChoiceKey", "Node", "Timeline", "Tree", "exclusions", "fold", "grow", "included", "num_distinct_tokens"]
@@ -24,7 +25,7 @@ _ID_BYTES = 8
 
 
 class Node(Record, frozen=True):
-    """One trained choice of one call in the tree of its policy."""
+    """One choice of one call in the tree of its policy."""
 
     call_id: str
     choice: int
@@ -34,6 +35,8 @@ class Node(Record, frozen=True):
     """The longest node whose prompt and sampled ids together begin this one's prompt; `None` at a root."""
     num_prompt: int
     num_sampled: int
+    trained: bool = True
+    """False where the role of its call is context."""
 
     @property
     def key(self) -> ChoiceKey:
@@ -71,12 +74,16 @@ def fold(calls: Iterable[Call], run: RunSettings) -> Timeline:
     ((('a', 0), ('b', 0)),)
     """
     ordered = in_order(calls)
-    return grow(ordered, exclusions(ordered, run))
+    excluded = exclusions(ordered, run)
+    return grow(ordered, excluded, context_choices(ordered, run, excluded))
 
 
-def grow(calls: Iterable[Call], excluded: dict[ChoiceKey, Reason]) -> Timeline:
-    """`fold` with the exclusions given: only choices that are not in `excluded` become nodes."""
+def grow(
+    calls: Iterable[Call], excluded: dict[ChoiceKey, Reason], context: Collection[ChoiceKey] = frozenset()
+) -> Timeline:
+    """`fold` with the exclusions given: choices that are not in `excluded`, or in `context`, become nodes."""
     ordered = in_order(calls)
+    outside = {key: reason for key, reason in excluded.items() if key not in context}
     by_policy: defaultdict[str, list[Call]] = defaultdict(list)
     for call in ordered:
         if call.policy is not None:
@@ -84,10 +91,11 @@ def grow(calls: Iterable[Call], excluded: dict[ChoiceKey, Reason]) -> Timeline:
     parents: dict[str, str | None] = {call.call_id: None for call in ordered}
     trees: list[Tree] = []
     for policy in sorted(by_policy):
-        chosen = _choose_parents(by_policy[policy], excluded)
+        chosen = _choose_parents(by_policy[policy], outside)
         parents |= {call_id: parent[0] if parent else None for call_id, parent in chosen.items()}
         nodes = tuple(
-            _node(call, choice, chosen[call.call_id]) for call, choice in included(by_policy[policy], excluded)
+            _node(call, choice, chosen[call.call_id], trained=(call.call_id, choice.index) not in excluded)
+            for call, choice in included(by_policy[policy], outside)
         )
         if nodes:
             trees.append(Tree(policy=policy, nodes=nodes))
@@ -112,7 +120,7 @@ def num_distinct_tokens(sequences: Iterable[Sequence[int]]) -> int:
     return total
 
 
-def _node(call: Call, choice: Choice, parent: ChoiceKey | None) -> Node:
+def _node(call: Call, choice: Choice, parent: ChoiceKey | None, *, trained: bool) -> Node:
     return Node(
         call_id=call.call_id,
         choice=choice.index,
@@ -120,6 +128,7 @@ def _node(call: Call, choice: Choice, parent: ChoiceKey | None) -> Node:
         parent=parent,
         num_prompt=len(call.prompt_ids),
         num_sampled=len(choice.sampled_ids),
+        trained=trained,
     )
 
 

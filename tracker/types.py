@@ -333,7 +333,8 @@ class RunSettings(Record, frozen=True):
     constrained: str = "exclude"
     """`exclude` or `train`: what becomes of calls whose output a grammar or a forced tool shaped."""
     roles: dict[str, str] = {}
-    """role -> `train`, `context` or `drop`; a role not named is trained."""
+    """role -> `train`, `context` (in the tree, masked) or `drop` (not in the tree). A role that is not named is
+    trained, but for `title`, which is dropped."""
     reward_weights: dict[str, float] = {}
     """reward name -> weight; a name not listed weighs 1."""
     roles_as_policies: bool = False

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.tracker.building import RUN, call, chain_of, episodes
 from tracker.returns import call_returns, invocations_of, role_of
-from tracker.types import Call, CallState, Reason
+from tracker.types import Call, CallState, Reason, RunSettings
 
 FORK = [
     call("a", 0, [1], [2]),
@@ -89,3 +89,11 @@ def test_every_trained_call_has_one_return_and_is_in_one_invocation(calls: list[
     trained = [item.call_id for item in returns if item.trained]
     grouped = [call_id for one in invocations_of(returns, {}) for call_id in one.call_ids]
     assert sorted(trained) == sorted(grouped) == sorted(set(trained))
+
+
+def test_a_call_of_a_dropped_role_is_not_in_the_tree_and_one_of_a_context_role_is():
+    calls = [call("a", 0, [1], [2]), call("b", 1, [1, 2, 3], [4], role="judge")]
+    dropped = call_returns(calls, RunSettings(run="r", roles={"judge": "drop"}), {"b": 1.0}, 1.0)
+    kept = call_returns(calls, RunSettings(run="r", roles={"judge": "context"}), {"b": 1.0}, 1.0)
+    assert [(item.call_id, item.own) for item in dropped] == [("a", 0.0)]
+    assert [(item.call_id, item.own, item.trained) for item in kept] == [("a", 1.0, True), ("b", 1.0, False)]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.tracker.building import RUN, call, choice, episodes
 from tracker.receipts import call_digest
 from tracker.samples import Sample, counts, rows_of, samples_of
-from tracker.types import Call, Choice, Reason, Sampling
+from tracker.types import Call, Choice, Reason, RunSettings, Sampling
 
 END = 99
 
@@ -194,3 +194,37 @@ def test_counts_are_those_of_the_samples(calls: list[Call]):
     assert numbers.num_samples == len(made)
     assert numbers.num_sample_tokens == sum(len(sample.input_ids) for sample in made)
     assert numbers.num_raw_tokens >= numbers.num_sample_tokens >= numbers.num_distinct_tokens
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("train", [([1, 2, 3, 4], [0, 1, 0, 1])]),
+        ("context", [([1, 2, 3, 4], [0, 1, 0, 0])]),
+        ("drop", [([1, 2], [0, 1])]),
+    ],
+)
+def test_a_context_role_stays_in_its_sample_masked_and_a_dropped_one_does_not(
+    rule: str, expected: list[tuple[list[int], list[int]]]
+):
+    run = RunSettings(run="r", roles={"judge": rule})
+    calls = [call("a", 0, [1], [2]), call("b", 1, [1, 2, 3], [4], role="judge")]
+    made, excluded = samples_of(calls, run, {})
+    assert [tokens_of(sample) for sample in made] == expected
+    assert [one.reason for one in excluded] == ([] if rule == "train" else [Reason.ROLE])
+    assert len(rows_of(calls, run, "p")) == (2 if rule == "train" else 1)
+    assert counts(calls, run).merge_ratio >= 1
+
+
+@given(episodes(), st.sampled_from(["context", "drop"]))
+def test_each_trained_token_is_trained_once_whatever_becomes_of_other_roles(calls: list[Call], rule: str):
+    run = RunSettings(run="r", roles={"judge": rule, "main": "train"})
+    made, excluded = samples_of(calls, run, {})
+    rows = [row for policy in ("p", "q") for row in rows_of(calls, run, policy)]
+    assert sum(sum(sample.loss_mask) for sample in made) == sum(len(row.sampled_ids) for row in rows)
+    spans = Counter((span.call_id, span.choice) for sample in made for span in sample.spans)
+    assert spans == Counter((row.call_id, row.choice) for row in rows)
+    assert not spans.keys() & {(one.call_id, one.choice) for one in excluded}
+    numbers = counts(calls, run)
+    assert numbers.num_samples == len(made)
+    assert numbers.num_raw_tokens == sum(len(row.prompt_ids) + len(row.sampled_ids) for row in rows)

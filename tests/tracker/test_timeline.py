@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.tracker.building import RUN, call, episodes
 from tracker.timeline import fold, included, num_distinct_tokens
-from tracker.types import Call, CallState, Reason
+from tracker.types import Call, CallState, Reason, RunSettings
 
 
 def test_a_call_extends_the_longest_branch_that_begins_its_prompt():
@@ -133,3 +133,51 @@ def test_every_trained_choice_is_one_node_and_every_branch_a_path_from_root_to_l
 def test_distinct_tokens_are_the_nodes_of_the_prefix_trie(sequences: list[list[int]]):
     prefixes = {tuple(ids[: end + 1]) for ids in sequences for end in range(len(ids))}
     assert num_distinct_tokens(sequences) == len(prefixes)
+
+
+CONTEXT = RunSettings(run="r", roles={"judge": "context"})
+DROP = RunSettings(run="r", roles={"judge": "drop"})
+
+
+def test_a_call_of_a_context_role_stands_in_the_tree_and_is_not_trained():
+    calls = [
+        call("a", 0, [1], [2]),
+        call("b", 1, [1, 2, 3], [4], role="judge"),
+        call("c", 2, [1, 2, 3, 4, 5], [6]),
+    ]
+    timeline = fold(calls, CONTEXT)
+    assert timeline.parents == {"a": None, "b": "a", "c": "b"}
+    assert timeline.branches == ((("a", 0), ("b", 0), ("c", 0)),)
+    assert [node.trained for tree in timeline.trees for node in tree.nodes] == [True, False, True]
+    assert timeline.excluded == {("b", 0): Reason.ROLE}
+
+
+def test_a_call_of_a_dropped_role_is_not_in_the_tree():
+    calls = [call("a", 0, [1], [2]), call("b", 1, [1, 2, 3], [4], role="judge"), call("c", 2, [1, 2, 3, 4, 5], [6])]
+    timeline = fold(calls, DROP)
+    assert timeline.parents == {"a": None, "b": "a", "c": "a"}
+    assert timeline.branches == ((("a", 0), ("c", 0)),)
+
+
+def test_titles_are_dropped_unless_the_run_names_them():
+    calls = [call("a", 0, [1], [2], role="title")]
+    assert fold(calls, RUN).trees == ()
+    assert fold(calls, RunSettings(run="r", roles={"title": "train"})).excluded == {}
+
+
+@given(episodes())
+def test_dropping_a_role_is_as_if_it_had_never_called(calls: list[Call]):
+    timeline = fold(calls, DROP)
+    without = fold([made for made in calls if made.role != "judge"], DROP)
+    assert (timeline.trees, timeline.branches) == (without.trees, without.branches)
+
+
+@given(episodes())
+def test_context_adds_to_the_tree_only_what_is_sound_and_not_trained(calls: list[Call]):
+    whole, dropped = fold(calls, CONTEXT), fold(calls, DROP)
+    nodes = [node for tree in whole.trees for node in tree.nodes]
+    trained = {node.key for tree in dropped.trees for node in tree.nodes}
+    roles = {made.call_id: made.role for made in calls}
+    assert {node.key for node in nodes if node.trained} == trained
+    assert all(roles[node.call_id] == "judge" for node in nodes if not node.trained)
+    assert whole.excluded == dropped.excluded
