@@ -1,9 +1,9 @@
 """What a call is for, seen from its words: the agent's own work, a sub-agent's, a title, a summary.
 
 A title is asked for without tools, of a conversation; a summary is asked for at the end of a conversation, or of one
-that is quoted whole. Any other call is `main` if it has the system prompt and the tools of the first such call of its
-episode, and `subagent` if not; one that goes on from an answer has the role of the call that gave it, as long as its
-system prompt begins the same. `X-Hone-Role` wins over all of it. What becomes of a role is the run's to say. Pure.
+that is quoted whole. Any other call that goes on from an answer has the role of the call that gave it; where that is
+not known, it is `main` if it has the system prompt and the tools of the first such call of its episode, and `subagent`
+if not. `X-Hone-Role` wins over all of it. What becomes of a role is the run's to say. Pure.
 """
 
 from __future__ import annotations
@@ -25,38 +25,39 @@ SUMMARY: Final = "summary"
 
 HEAD_CHARS: Final = 128
 """How much of a system prompt must be the same where the rest changes from call to call (dates, folders, memories)."""
+_SIZE: Final = 8
+"""Bytes of each digest in a mark."""
 _LOOK_CHARS: Final = 2_000
 """Where in a text the wish stands: near its beginning or its end."""
+_OPENING_CHARS: Final = 300
+"""Where a system prompt says what the model is."""
 _SHORT_CHARS: Final = 4_000
 """A system prompt for one purpose is shorter than an agent's."""
 _DIGITS: Final = re.compile(r"\d+")
 _BILLING: Final = re.compile(r"^x-anthropic-billing-header:.*\n?", re.MULTILINE)
 """Claude Code writes a line of its own into the system prompt, which differs in every call."""
 
-_SUBJECT: Final = r"\b(?:conversation|chat|session|thread|dialog(?:ue)?|discussion|exchange)\b"
-_MAKE: Final = (
-    r"\b(?:generat|writ|creat|giv|provid|suggest|produc|return|output|extract|summari[sz]|com(?:e|ing) up)\w*\b"
+_OF_TALK: Final = r"\b(?:conversation|chat|session|thread|dialog(?:ue)?|discussion|exchange)s?\b"
+_OF_ONE_MESSAGE: Final = r"\b(?:message|request|prompt|query)\b"
+"""What a title may be of where the system prompt asks for it; a user who says so may mean a text of his own."""
+_TITLE: Final = re.compile(r"\b(?:title|headline|topic)s?\b", re.IGNORECASE)
+_MAKE: Final = re.compile(
+    r"\b(?:generat|writ|creat|giv|provid|suggest|produc|return|output|extract|summari[sz]|com(?:e|ing) up)\w*\b",
+    re.IGNORECASE,
 )
-_TITLES: Final = tuple(
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        rf"{_MAKE}[^.]{{0,120}}\b(?:title|headline|topic)s?\b",
-        r"\btitle (?:generator|writer)\b",
-        r"\bisNewTopic\b",
-    )
-)
-_TITLE_SUBJECT: Final = re.compile(rf"{_SUBJECT}|\b(?:message|request|prompt|query|task)s?\b", re.IGNORECASE)
-_OWN_SUBJECT: Final = re.compile(_SUBJECT, re.IGNORECASE)
-_TALK: Final = rf"(?:{_SUBJECT}|\b(?:history|transcript|context|messages|interactions?|progress|work so far)\b)"
-_SUMMARIES: Final = tuple(
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        rf"\b(?:summari[sz](?:e|es|ing)|condens(?:e|es|ing)|compact(?:s|ing)?)\b[^.\n]{{0,100}}{_TALK}",
-        rf"\b(?:summary|recap|synopsis|takeaways?)\b[^.\n]{{0,100}}{_TALK}",
-        rf"\b(?:continu|resum)\w+\b[^.\n]{{0,40}}\b(?:our|the|this) {_SUBJECT}",
-        r"\bhand-?off summary\b|\bcontext (?:checkpoint )?compaction\b|\bcontext extraction\b",
-        r"\bextract\b[^.]{0,80}\bcontext\b[^.]{0,80}\bconversation\b",
-    )
+_TITLE_MAKER: Final = re.compile(r"\btitle (?:generator|writer)\b|\bisNewTopic\b", re.IGNORECASE)
+_OWN: Final = re.compile(_OF_TALK, re.IGNORECASE)
+_OWN_OR_ONE: Final = re.compile(rf"{_OF_TALK}|{_OF_ONE_MESSAGE}", re.IGNORECASE)
+_SENTENCE: Final = re.compile(r"[.!?\n]+")
+_TALK: Final = rf"(?:{_OF_TALK}|\b(?:history|transcript|context|messages|interactions?|progress|work so far)\b)"
+_SUMMARY: Final = re.compile(
+    rf"\b(?:summari[sz]|condens|compact)\w*\b[^.\n]{{0,100}}{_TALK}"
+    rf"|\b(?:summary|recap|synopsis|takeaways?)\b[^.\n]{{0,100}}{_TALK}"
+    rf"|{_TALK}[^.\n]{{0,40}}\bsummari[sz](?:ation|er)\b"
+    rf"|\b(?:continu|resum)\w+\b[^.\n]{{0,40}}\b(?:our|the|this) {_OF_TALK}"
+    r"|\bhand-?off summary\b|\bcontext (?:checkpoint )?compaction\b|\bcontext extraction\b"
+    r"|\bextract\b[^.]{0,80}\bcontext\b[^.]{0,80}\bconversation\b",
+    re.IGNORECASE,
 )
 
 
@@ -77,6 +78,8 @@ class Shape(Record, frozen=True):
     """`main` where only the rest of the episode can tell."""
     mark: bytes = b""
     """The agent that speaks, by system prompt and tools; empty where it says nothing of the episode's main agent."""
+    has_past: bool = False
+    """Whether anything was answered before."""
 
 
 def shape_of(asked: Asked, conversation: Conversation) -> Shape:
@@ -91,7 +94,7 @@ def shape_of(asked: Asked, conversation: Conversation) -> Shape:
     has_past = any(message.get("role") == "assistant" for message in messages)
     if wish and _asks_summary(system, wish, has_past=has_past, has_tools=bool(tools)):
         return Shape(role=SUMMARY)
-    return Shape(role=MAIN, mark=_mark(system, tools))
+    return Shape(role=MAIN, mark=_mark(system, tools), has_past=has_past)
 
 
 def settled_role(shape: Shape, lineage: str | None, first: bytes) -> str:
@@ -101,26 +104,30 @@ def settled_role(shape: Shape, lineage: str | None, first: bytes) -> str:
     """
     if not shape.mark:
         return shape.role
-    if lineage not in (None, MAIN, TITLE, SUMMARY):
+    if lineage not in (None, TITLE, SUMMARY):
         return str(lineage)
-    return MAIN if _is_same_agent(shape.mark, first or shape.mark, is_next=lineage == MAIN) else SUBAGENT
+    return MAIN if _is_same_agent(shape, first or shape.mark) else SUBAGENT
 
 
 def _asks_title(system: str, wish: str) -> bool:
-    """Whether the wish stands in the system prompt, or near the beginning of what the user says."""
-    head = wish[:_LOOK_CHARS]
-    if len(system) <= _SHORT_CHARS and any(p.search(system) for p in _TITLES):
-        return _TITLE_SUBJECT.search(system) is not None or _TITLE_SUBJECT.search(head) is not None
-    return any(pattern.search(head) for pattern in _TITLES) and _OWN_SUBJECT.search(head) is not None
+    """Whether one sentence of the system prompt, or near the beginning of what the user says, asks for it."""
+    if len(system) <= _SHORT_CHARS and (_TITLE_MAKER.search(system) or _wants_title(system, _OWN_OR_ONE)):
+        return True
+    return _wants_title(wish[:_LOOK_CHARS], _OWN)
+
+
+def _wants_title(text: str, subject: re.Pattern[str]) -> bool:
+    wanted = (_TITLE, _MAKE, subject)
+    return any(all(pattern.search(sentence) for pattern in wanted) for sentence in _SENTENCE.split(text))
 
 
 def _asks_summary(system: str, wish: str, *, has_past: bool, has_tools: bool) -> bool:
     """Whether the user's last words ask for it, where there is something to sum up; or the system prompt is for it."""
-    if not has_tools and len(system) <= _SHORT_CHARS and any(p.search(system[:_LOOK_CHARS]) for p in _SUMMARIES):
+    if not has_tools and len(system) <= _SHORT_CHARS and _SUMMARY.search(system[:_OPENING_CHARS]):
         return True
     looked_at = wish if len(wish) <= 2 * _LOOK_CHARS else f"{wish[:_LOOK_CHARS]}\n{wish[-_LOOK_CHARS:]}"
     is_quoted = not has_tools and len(wish) > _LOOK_CHARS
-    return (has_past or is_quoted) and any(pattern.search(looked_at) for pattern in _SUMMARIES)
+    return (has_past or is_quoted) and _SUMMARY.search(looked_at) is not None
 
 
 def _tool_names(asked: Asked) -> tuple[str, ...]:
@@ -134,25 +141,22 @@ def _tool_names(asked: Asked) -> tuple[str, ...]:
 
 
 def _mark(system: str, tools: tuple[str, ...]) -> bytes:
-    """Head and whole of the system prompt, then the tools; numbers in a prompt do not count."""
+    """How the system prompt begins, all of it, then the tools; numbers in a prompt do not count."""
     plain = _DIGITS.sub("0", system)
-    names = sorted(_short(name, 4) for name in tools)
-    return _short(plain[:HEAD_CHARS], 8) + _short(plain, 8) + b"".join(names)
+    return _short(plain[:HEAD_CHARS]) + _short(plain) + (_short("\0".join(tools)) if tools else b"")
 
 
-def _is_same_agent(mark: bytes, first: bytes, *, is_next: bool) -> bool:
-    """Whether two marks are of one agent: its prompt, or one that begins so, and not other tools on both sides."""
-    tools, others = _names(mark), _names(first)
-    if not (tools <= others or others <= tools):
+def _is_same_agent(shape: Shape, first: bytes) -> bool:
+    """Whether the prompt is the first one's (with tools: begins as it does), and so are the tools.
+
+    Those may be left out at last, when an agent is to end with what it has.
+    """
+    tools = shape.mark[2 * _SIZE :]
+    if tools != first[2 * _SIZE :] and (tools or not shape.has_past):
         return False
-    if mark[8:16] == first[8:16]:
-        return True
-    return mark[:8] == first[:8] and (is_next or tools == others)
+    compared = _SIZE if tools else 2 * _SIZE
+    return shape.mark[:compared] == first[:compared]
 
 
-def _names(mark: bytes) -> frozenset[bytes]:
-    return frozenset(mark[at : at + 4] for at in range(16, len(mark), 4))
-
-
-def _short(text: str, size: int) -> bytes:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=size, person=b"hone-role").digest()
+def _short(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_SIZE, person=b"hone-role").digest()
