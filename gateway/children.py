@@ -24,7 +24,10 @@ MAX_BACKOFF_S: Final = 10.0
 STEADY_S: Final = 30.0
 """A child that was up this long starts its back-off anew."""
 POLL_S: Final = 0.1
+TELL_S: Final = 10.0
+"""Between two words about a child whose start takes long."""
 TAIL_LINES: Final = 15
+MAX_TOLD_CHARS: Final = 100
 DEATHWATCH: Final = Path(__file__).with_name("deathwatch.py")
 
 
@@ -42,6 +45,8 @@ class Program(Record, frozen=True):
     """Ending with code 0 means that its work is done; it is not started again."""
     advice: str = ""
     """What a person can do if it does not start."""
+    tells_progress: bool = False
+    """Its start takes long, and the last line of its log says what it is doing."""
 
 
 class StartFailed(SettingsError):
@@ -94,12 +99,17 @@ class Child:
     async def start(self) -> None:
         """Start it and wait until it is ready."""
         await self._spawn()
-        deadline = time.monotonic() + self.program.start_s
+        started = time.monotonic()
+        told = started
         while not await self._is_ready(self):
+            now = time.monotonic()
             if self.pid is None:
                 raise self._failure(f"ended at start with code {self._code()}")
-            if time.monotonic() > deadline:
+            if now > started + self.program.start_s:
                 raise self._failure(f"was not ready after {self.program.start_s:.0f} s")
+            if self.program.tells_progress and now >= told + TELL_S:
+                told = now
+                self._say(f"{self.program.name} is starting, {now - started:.0f} s so far{self._doing()}")
             await asyncio.sleep(POLL_S)
 
     async def keep(self) -> None:
@@ -151,6 +161,12 @@ class Child:
 
     def _code(self) -> int | None:
         return self._process.returncode if self._process else None
+
+    def _doing(self) -> str:
+        """The last line that it printed, cut short, without what logs write before their messages."""
+        lines = [line.strip() for line in self.printed().splitlines() if line.strip()]
+        said = lines[-1].rpartition("] ")[2][:MAX_TOLD_CHARS] if lines else ""
+        return f": {said}" if said else ""
 
     def _failure(self, what: str) -> StartFailed:
         return StartFailed(

@@ -1,30 +1,33 @@
 """The engines behind the gateway: which are fit for calls, and under which name each serves a version.
 
 An engine gets calls only after it was seen to answer, to score the distribution it samples from, and to serve every
-live version; one that was away is brought up to date first. Which versions are live is decided in `hotswap.py`; how an
-agent's call is sent is left to `upstream.py`.
+live version; one that was away is brought up to date first. An episode stays on its engine while that lives, for its
+prefix cache is there; other calls are spread. Which versions are live is decided in `hotswap.py`, what an engine is
+asked to prove in `inspection.py`; how an agent's call is sent is left to `upstream.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
+import itertools
 import logging
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
 import msgspec
 
 from gateway.engine_api import SILENT, EngineApi, ModelCard
-from gateway.scoring import PROMPT, TEMPERATURES, Scoring, judge
-from tracker.errors import SettingsError, Unavailable, UpstreamFailed
+from gateway.inspection import check_exact, check_scoring, recognise
+from gateway.scoring import Scoring
+from tracker.errors import Conflict, HoneError, SettingsError, Unavailable, UpstreamFailed
 from tracker.settings import PolicySettings
-from tracker.types import Record
+from tracker.types import Probe, Record
 
 LOG: Final = logging.getLogger("hone.engines")
-HOW_TO_SCORE: Final = "start it with --logprobs-mode processed_logprobs"
+UNREACHABLE: Final = "it refuses connections"
 
 
 class Fitness(enum.StrEnum):
@@ -46,9 +49,9 @@ class EngineState(Record, frozen=True, omit_defaults=False):
     bases: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     """policy -> the name under which the engine serves its base model."""
     adapters: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    """Name -> path of each adapter it lists."""
     is_silent: bool = False
     """It did not answer the last look in time: busy once, down if it happens again."""
-    """Name -> path of each adapter it lists."""
 
 
 class Serving(Record, frozen=True):
@@ -59,6 +62,8 @@ class Serving(Record, frozen=True):
     name: str = ""
     path: str = ""
     digest: str = ""
+    probe: Probe | None = None
+    """What it is recognised by."""
 
 
 class Placement(Record, frozen=True):
@@ -80,8 +85,11 @@ class EnginePool:
         self._policies = tuple(policies)
         self._states = {url: EngineState(url=url) for url in urls}
         self._locks = {url: asyncio.Lock() for url in urls}
-        self._live: dict[str, str] = {}
+        self._live: tuple[Serving, ...] = ()
         self._in_flight: Counter[tuple[str, str]] = Counter()
+        self._turns = itertools.count(1)
+        self._last_turns = dict.fromkeys(urls, 0)
+        """When each was last chosen or used, in turns: equally busy engines take turns."""
 
     @property
     def api(self) -> EngineApi:
@@ -106,6 +114,7 @@ class EnginePool:
         """Count a call while it runs, so that load is spread and its version is not retired."""
         key = (placement.engine, placement.model)
         self._in_flight[key] += 1
+        self._last_turns[placement.engine] = next(self._turns)
         try:
             yield
         finally:
@@ -113,34 +122,53 @@ class EnginePool:
             if not self._in_flight[key]:
                 del self._in_flight[key]
 
-    def suggest(self) -> str:
-        """The engine a new episode should go to: the ready one with the fewest calls, else any that may come back."""
-        candidates = self.ready() or [s for s in self._states.values() if s.fitness is Fitness.DOWN]
-        if not candidates:
-            reasons = "; ".join(f"{state.url}: {state.detail}" for state in self._states.values())
-            raise Unavailable(f"No engine is fit for calls. {reasons}")
-        return min(candidates, key=lambda state: self.num_in_flight_at(state.url)).url
+    def candidates(self, policy: str) -> tuple[str, ...]:
+        """Where a call of a policy may go, best first: fit engines, the least busy first; else any that may come back.
 
-    async def place(self, serving: Serving, preferred: str | None) -> Placement:
-        """The engine and the name for a call; the preferred engine as long as it is fit.
+        Raises `Unavailable` if there is none.
+        """
+        fit = [state for state in self.ready() if policy in state.bases]
+        found = fit or [state for state in self._states.values() if state.fitness is Fitness.DOWN]
+        if not found:
+            reasons = "; ".join(f"{state.url}: {state.detail or 'another base model'}" for state in self.states())
+            raise Unavailable(f"No engine is fit for calls of policy {policy}. {reasons}")
+        urls = sorted((s.url for s in found), key=lambda url: (self.num_in_flight_at(url), self._last_turns[url]))
+        self._last_turns[urls[0]] = next(self._turns)
+        return tuple(urls)
+
+    async def place(self, serving: Serving, preferred: str | None, *, without: Collection[str] = ()) -> Placement:
+        """The engine and the name for a call; the preferred engine as long as it is fit, never one of `without`.
 
         An engine that is down is asked once more before the call is given up (`UpstreamFailed`); one that does not
-        list the version is made to load it.
+        list the version is made to load it. Where that fails the next one is asked.
         """
-        url = preferred if preferred in self._states and self._is_fit(preferred) else self.suggest()
-        state = self._states[url]
-        if state.fitness is not Fitness.READY:
-            state = await self.look_at(url)
-        if serving.version and state.adapters.get(serving.name) != serving.path:
-            await self.load(url, serving)
-        model = serving.name if serving.version else state.bases.get(serving.policy, "")
-        if not model:
-            raise UpstreamFailed(f"The engine at {url} does not serve the base model of policy {serving.policy}.")
-        return Placement(engine=url, model=model, digest=serving.digest)
+        urls = self.candidates(serving.policy)
+        order = sorted((url for url in urls if url not in without), key=lambda url: url != preferred)
+        failed: HoneError = UpstreamFailed("No other engine is fit for the call.")
+        for url in order:
+            try:
+                return await self._place_at(url, serving)
+            except (UpstreamFailed, SettingsError) as error:
+                failed = error
+        raise failed
+
+    def has_other(self, policy: str, without: Collection[str]) -> bool:
+        """Whether another engine is fit for calls of a policy."""
+        return any(policy in state.bases and state.url not in without for state in self.ready())
+
+    def lost(self, url: str) -> None:
+        """It refused a connection: it gets no more calls until it was looked at."""
+        self._note(EngineState(url=url, fitness=Fitness.DOWN, detail=UNREACHABLE))
+
+    async def has_forgotten(self, placement: Placement) -> bool:
+        """Whether an engine serves nothing under a name any more: it was restarted between two looks."""
+        cards = await self._api.list_models(placement.engine)
+        self._update_adapters(placement.engine, adapters_of(cards))
+        return all(card.id != placement.model for card in cards)
 
     async def look(self, live: Sequence[Serving]) -> None:
         """See to every engine: is it there, fit, and does it serve exactly the live versions."""
-        self._live = {serving.name: serving.path for serving in live if serving.version}
+        self._live = tuple(serving for serving in live if serving.version)
         await asyncio.gather(*(self._look_or_note(url) for url in self._states))
 
     async def look_at(self, url: str) -> EngineState:
@@ -181,6 +209,17 @@ class EnginePool:
             rest = {known: path for known, path in self._states[url].adapters.items() if known != name}
             self._update_adapters(url, rest)
 
+    async def _place_at(self, url: str, serving: Serving) -> Placement:
+        state = self._states[url]
+        if state.fitness is not Fitness.READY:
+            state = await self.look_at(url)
+        model = serving.name if serving.version else state.bases.get(serving.policy, "")
+        if not model or serving.policy not in state.bases:
+            raise UpstreamFailed(f"The engine at {url} does not serve the base model of policy {serving.policy}.")
+        if serving.version and state.adapters.get(serving.name) != serving.path:
+            await self.load(url, serving)
+        return Placement(engine=url, model=model, digest=serving.digest)
+
     async def _look_or_note(self, url: str) -> None:
         try:
             await self.look_at(url)
@@ -193,37 +232,30 @@ class EnginePool:
         adapters = adapters_of(cards)
         scoring = before.scoring
         if before.fitness is not Fitness.READY:
-            scoring = await self._check_scoring(before.url, next(iter(bases.values())))
-        for name, path in self._live.items():
-            if adapters.get(name) != path:
-                await self._api.load(before.url, name, path)
-                adapters = adapters_of(await self._api.list_models(before.url))
-        missing = [name for name, path in self._live.items() if adapters.get(name) != path]
-        if missing:
-            raise UpstreamFailed(f"The engine at {before.url} does not load {', '.join(missing)}.")
+            scoring = await check_scoring(self._api, before.url, next(iter(bases.values())))
+            await check_exact(self._api, before.url, [one for one in self._policies if one.name in bases])
+        for serving in self._live:
+            if serving.policy in bases:
+                adapters = await self._bring_in(before, serving, adapters)
         return EngineState(
             url=before.url, fitness=Fitness.READY, detail="", scoring=scoring, bases=bases, adapters=adapters
         )
 
-    async def _check_scoring(self, url: str, base: str) -> Scoring:
-        """Two scored completions at two temperatures; raises `SettingsError` for an engine of no use in training."""
+    async def _bring_in(self, before: EngineState, serving: Serving, adapters: dict[str, str]) -> dict[str, str]:
+        """See that a live version is served; one that was just loaded, or an engine that was away, has to prove it."""
+        is_there = adapters.get(serving.name) == serving.path
+        if is_there and before.fitness is Fitness.READY:
+            return adapters
+        if not is_there:
+            await self._api.load(before.url, serving.name, serving.path)
+            adapters = adapters_of(await self._api.list_models(before.url))
+        if adapters.get(serving.name) != serving.path:
+            raise UpstreamFailed(f"The engine at {before.url} does not load {serving.name}.")
         try:
-            one, other = [await self._api.score(url, base, PROMPT, temperature) for temperature in TEMPERATURES]
-        except UpstreamFailed as error:
-            LOG.warning("the scores of %s could not be checked: %s", url, error.message)
-            return Scoring.UNKNOWN
-        scoring = judge(one, other)
-        if scoring is Scoring.UNSCALED:
-            raise SettingsError(
-                f"HONE_ENGINES: {url} reports log-probabilities that are not those of the distribution it samples from "
-                f"(not processed_logprobs); {HOW_TO_SCORE}."
-            )
-        if scoring is Scoring.UNKNOWN:
-            LOG.warning("%s gives no alternatives with its log-probabilities; they could not be checked", url)
-        return scoring
-
-    def _is_fit(self, url: str) -> bool:
-        return self._states[url].fitness is Fitness.READY or not self.ready()
+            await recognise(self._api, before.url, serving.name, serving.probe)
+        except Conflict as error:
+            raise UpstreamFailed(f"{serving.name}: {error.message}") from error
+        return adapters
 
     def _update_adapters(self, url: str, adapters: Mapping[str, str]) -> None:
         self._states[url] = msgspec.structs.replace(self._states[url], adapters=dict(adapters))

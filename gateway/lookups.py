@@ -9,10 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from gateway.engines import Serving
 from tracker.errors import NotFound
 from tracker.store import Ledger
-from tracker.types import RunSettings, Version, VersionState
+from tracker.types import Probe, RunSettings, Version, VersionState
 
 MAX_KEPT: Final = 4_096
 SETTLED: Final = frozenset({VersionState.ACTIVE, VersionState.RETIRED, VersionState.WITHDRAWN})
@@ -67,4 +69,5 @@ class VersionBook:
             name=version.folder,
             path=str(self._adapters_dir / version.folder),
             digest=version.digest,
+            probe=msgspec.json.decode(version.probe, type=Probe | None),
         )

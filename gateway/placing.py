@@ -1,0 +1,73 @@
+"""Where one call goes, and where it goes next if its engine is lost before any of the answer came.
+
+An engine that cannot be reached, or broke off without a word, has given the agent nothing: another one is asked, and
+the call has a delay instead of an error. One that broke off is replaced once only, for a request that kills engines
+must not be handed through all of them. An engine that was restarted between two looks knows no adapters: it is brought
+up to date and asked again. What has begun is never asked for twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from gateway.dependencies import Services
+from gateway.engines import Placement
+from gateway.orders import Order
+from gateway.routing import UpstreamRoute
+from gateway.upstream import EngineGone, EngineRefused
+from tracker.errors import UpstreamFailed
+from tracker.store import Begun
+
+LOG: Final = logging.getLogger("hone.placing")
+NOT_FOUND: Final = 404
+
+
+class Placing:
+    """The places of one call."""
+
+    def __init__(self, services: Services, order: Order) -> None:
+        self._services = services
+        self._order = order
+        self._given_up: set[str] = set()
+        self._was_broken_off = False
+        self._was_reminded = False
+
+    def candidates(self) -> tuple[str, ...] | None:
+        """Engines that the call may go to, best first; None for a model that is no policy."""
+        policy = self._order.policy
+        return None if policy is None else self._services.engines.candidates(policy)
+
+    async def place(self, begun: Begun) -> Placement:
+        """The engine of the call's episode while it is fit, else another; or the upstream of a model that is no
+        policy."""
+        route = self._order.route
+        if isinstance(route, UpstreamRoute):
+            return Placement(engine=route.url, model=route.name, digest="")
+        serving = await self._services.versions.serving(route.name, begun.version)
+        return await self._services.engines.place(serving, begun.engine, without=self._given_up)
+
+    async def moves_on(self, placement: Placement, error: UpstreamFailed) -> bool:
+        """Whether the call, of whose answer nothing came, is to be placed once more."""
+        policy = self._order.policy
+        if policy is None:
+            return False
+        if isinstance(error, EngineRefused):
+            return await self._was_forgotten(placement, error)
+        if not isinstance(error, EngineGone) or (error.was_reached and self._was_broken_off):
+            return False
+        engines = self._services.engines
+        if not error.was_reached:
+            engines.lost(placement.engine)
+        self._was_broken_off = error.was_reached
+        self._given_up.add(placement.engine)
+        if not engines.has_other(policy, self._given_up):
+            return False
+        LOG.warning("call %s leaves %s: %s", self._order.call_id, placement.engine, error.message)
+        return True
+
+    async def _was_forgotten(self, placement: Placement, error: EngineRefused) -> bool:
+        if error.status != NOT_FOUND or self._was_reminded:
+            return False
+        self._was_reminded = True
+        return await self._services.engines.has_forgotten(placement)
