@@ -19,10 +19,12 @@ from gateway import desk
 from gateway.answers import plain
 from gateway.demo import DemoSettings, run_demo
 from gateway.doctor import examine
+from gateway.doctor_engines import RehearsalEngine
+from gateway.doctor_run import Rehearsal, rehearse
 from gateway.local import up as run_up
 from gateway.routes.views import row_view
 from gateway.serve import serve
-from gateway.settings import GatewaySettings, load
+from gateway.settings import GatewaySettings, LocalEngine, load
 from tracker.errors import HoneError, SettingsError
 from tracker.settings import StoreSettings, load_stores
 from tracker.sql import downgrade, upgrade
@@ -60,9 +62,12 @@ def gateway(
 
 
 @app.command()
-def up() -> None:
+def up(
+    engine: Annotated[LocalEngine | None, typer.Option(help="HONE_LOCAL_ENGINE: which engine to start.")] = None,
+) -> None:
     """Start everything on this machine: redis-server, engine, gateway and trainer."""
-    asyncio.run(run_up(os.environ, Path.cwd(), Console()))
+    given = {} if engine is None else {"HONE_LOCAL_ENGINE": engine.value}
+    asyncio.run(run_up({**os.environ, **given}, Path.cwd(), Console()))
 
 
 @app.command()
@@ -107,9 +112,25 @@ def migrate(
     typer.echo("The schema is up to date." if down is None else f"The schema is at {down}.")
 
 
-@app.command()
-def doctor() -> None:
-    """Check settings, stores and engines, and say what to do about what is wrong."""
+@app.command(context_settings={"allow_interspersed_args": False})
+def doctor(
+    command: Annotated[list[str] | None, typer.Argument(help="An agent's command, to be run before Hone.")] = None,
+    engine: Annotated[RehearsalEngine | None, typer.Option(help="What the agent talks to.")] = None,
+    episode: Annotated[bool, typer.Option("--episode", help="Give it the key of one explicit episode.")] = False,
+    timeout: Annotated[float | None, typer.Option(min=0.0, help="Seconds after which the command is ended.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check settings, stores and engines. With a command: run it, and say what of it could be trained.
+
+    Exit status of `hone doctor -- COMMAND`: 0 trainable, 1 not, 2 it could not run.
+    """
+    if command:
+        asked = Rehearsal(
+            command=tuple(command), engine=engine, has_episode=episode, timeout_s=timeout, as_json=as_json
+        )
+        if not asyncio.run(rehearse(asked, os.environ, Path.cwd(), Console(stderr=as_json))):
+            sys.exit(1)
+        return
     findings = asyncio.run(examine(_settings()))
     for finding in findings:
         typer.echo(f"{'ok  ' if finding.is_ok else 'FAIL'} {finding.what}: {finding.detail}")
