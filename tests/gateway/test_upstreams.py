@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import openai
 import pytest
 from aiohttp import web
@@ -315,3 +316,38 @@ async def test_embeddings_pass_through_unrecorded(
         await gateway.admin.post(f"/v1/episodes/{episode['episode_id']}/finish", json={"status": "ok"})
     ).status_code == 200
     assert (await post(model="o-embed"))[0] == 410
+
+
+async def test_responses_and_messages_reach_an_upstream_as_chats(judge: Judge, gateway: RunningGateway) -> None:
+    judge.events = [
+        b": ping\n\n",
+        *sse(
+            chunk(role="assistant", content=""),
+            {"type": "moderation"},
+            chunk(content="ye"),
+            chunk(content="s"),
+            chunk(finish_reason="stop"),
+            {**chunk(), "choices": [], "usage": WHOLE["usage"]},
+        ),
+        b"data: [DONE]\n\n",
+    ]
+    episode = await gateway.open()
+    root = episode["base_url"].removesuffix("/v1")
+    claude = anthropic.AsyncAnthropic(base_url=root, api_key=episode["api_key"], max_retries=0)
+    asked: dict[str, Any] = {"model": "gpt-4o-mini", "max_tokens": 9, "messages": ASK}
+    async with agent(episode) as client, claude:
+        whole = await client.responses.create(model="gpt-4o-mini", input="Is 42 right?", max_output_tokens=9)
+        async with client.responses.stream(model="gpt-4o-mini", input="Is 42 right?") as stream:
+            streamed = await stream.get_final_response()
+        message = await claude.messages.create(**asked)
+        async with claude.messages.stream(**asked) as messages:
+            said = await messages.get_final_text()
+    assert [whole.output_text, streamed.output_text, message.content[0].text, said] == ["yes"] * 4
+    assert set(judge.paths) == {"/v1/chat/completions"}
+    known = {"model", "messages", "max_tokens", "max_completion_tokens", "stream", "stream_options"}
+    assert [set(body) - known for body in judge.bodies] == [set()] * 4
+    calls = (await gateway.admin.get(f"/v1/episodes/{episode['episode_id']}/timeline")).json()["calls"]
+    assert [call["dialect"] for call in calls] == ["responses", "responses", "messages", "messages"]
+    for call in calls:
+        assert (call["policy"], call["reason"], call["num_prompt_ids"]) == (None, "not_policy_distribution", 0)
+        assert (call["message"]["content"], call["usage"]["prompt_tokens"]) == ("yes", 11)
