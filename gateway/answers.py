@@ -1,4 +1,4 @@
-"""How records and errors become JSON answers: every field written out, and errors in OpenAI's form."""
+"""How records and errors become JSON answers: every field written out, and errors in OpenAI's form or a dialect's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, Final, cast
 import msgspec
 from starlette.responses import Response
 
-from gateway.dialects.openai_form import error_body
+from gateway.dialects.base import ErrorForm
+from gateway.dialects.openai_form import OpenAIForm
 from tracker.errors import Gone, HoneError
 from tracker.types import Record
 
@@ -43,12 +44,12 @@ def plain(value: Any) -> Any:
             return value
 
 
-def error_answer(error: HoneError) -> JsonResponse:
-    """The answer to a request that failed on purpose."""
+def error_answer(error: HoneError, form: ErrorForm | None = None) -> JsonResponse:
+    """The answer to a request that failed."""
     headers: dict[str, str] = {}
     retry_after_s = getattr(error, "retry_after_s", None)
     if retry_after_s is not None:
         headers["Retry-After"] = str(retry_after_s)
     if isinstance(error, Gone):
         headers["x-should-retry"] = "false"  # SDKs would try again otherwise
-    return JsonResponse(error_body(error), status_code=error.status, headers=headers)
+    return JsonResponse((form or OpenAIForm()).error_body(error), status_code=error.status, headers=headers)

@@ -1,8 +1,8 @@
 """The gateway as one ASGI application: agents' paths go to the door, all else to FastAPI.
 
 The dispatcher decides on the path that is really routed, before any framework has touched the request. Every answer
-that is no success is JSON in OpenAI's form: an unknown path, a wrong method, a body that does not fit, and a bug, which
-is logged with its trace and leaves the next request alone. Nothing is ever redirected.
+that is no success is JSON in OpenAI's form (in Anthropic's on its paths): an unknown path, a wrong method, a body that
+does not fit, and a bug, which is logged with its trace and leaves the next request alone. Nothing is ever redirected.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.answers import JsonResponse, error_answer
+from gateway.answers import error_answer
+from gateway.dialects.base import ErrorForm
+from gateway.dialects.messages_form import MessagesForm
+from gateway.dialects.openai_form import OpenAIForm
 from gateway.door import Door, normalise
 from gateway.routes import engines, episodes, groups, health, policies, rewards, runs
 from gateway.settings import GatewaySettings, load
@@ -54,7 +57,7 @@ class Gateway:
         try:
             target = self._target(scope)
         except HoneError as error:
-            await error_answer(error)(scope, receive, send)
+            await error_answer(error, form_of(scope["path"]))(scope, receive, send)
             return
         await target(scope, receive, send)
 
@@ -145,7 +148,9 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
 async def _on_bug(request: Request, error: Exception) -> Response:
     """The answer to a bug; the middleware raises it again, and the server logs its trace."""
     LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return JsonResponse(
-        {"error": {"message": "The gateway failed.", "type": "server_error", "param": None, "code": "internal_error"}},
-        status_code=500,
-    )
+    return error_answer(HoneError("The gateway failed."), form_of(request.url.path))
+
+
+def form_of(path: str) -> ErrorForm:
+    """How errors are told to whoever asks for this path."""
+    return MessagesForm() if "/messages" in path else OpenAIForm()

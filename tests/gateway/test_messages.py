@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.app import form_of
 from gateway.dialects.base import Asked, Limits, Target
 from gateway.dialects.messages import Messages
 from gateway.dialects.messages_blocks import whole_blocks
@@ -444,3 +445,9 @@ def test_what_is_counted_is_what_becomes_the_prompt() -> None:
     assert counted["tools"][0]["function"]["name"] == "look"
     switches = {"reasoning_effort": "low", "enable_thinking": False, "thinking": False}
     assert counted["chat_template_kwargs"] == switches
+
+
+@pytest.mark.parametrize(("path", "is_anthropics"), [("/e/ep-1/v1/messages", True), ("/v1/chat/completions", False)])
+def test_a_failure_of_the_gateway_is_told_in_the_form_of_the_path(path: str, is_anthropics: bool) -> None:
+    said = form_of(path).error_body(HoneError("The gateway failed."))
+    assert said["error"]["type"] == ("api_error" if is_anthropics else "server_error")
