@@ -88,8 +88,9 @@ class ChatShape:
         """Return one choice of a chunk: what the piece adds to it."""
         delta, reason = self._delta(piece)
         part: Json = {"index": piece.index, "delta": delta, "logprobs": None, "finish_reason": reason}
+        part["stop_reason"] = piece.stop
         if self._wanted.has_logprobs:
-            part["logprobs"] = {"content": [_token_logprob(piece.draw, self._token_text)]}
+            part["logprobs"] = {"content": [token_logprob(piece.draw, self._token_text)]}
         if self._wanted.has_token_ids:
             part["token_ids"] = [piece.draw.token_id]
         return part
@@ -101,7 +102,7 @@ class ChatShape:
         said = reader.push(piece.text, is_last=piece.finish_reason is not None)
         delta: Json = {"content": said.content}
         if said.tool_calls:
-            delta["tool_calls"] = [{"index": call.index, **_tool_call(call)} for call in said.tool_calls]
+            delta["tool_calls"] = [{"index": call.index, **tool_call(call)} for call in said.tool_calls]
         is_call = piece.finish_reason == "stop" and reader.num_calls > 0
         return delta, "tool_calls" if is_call else piece.finish_reason
 
@@ -126,6 +127,7 @@ class ChatShape:
             "message": {"role": "assistant", "content": "", "tool_calls": []},
             "logprobs": {"content": []} if self._wanted.has_logprobs else None,
             "finish_reason": None,
+            "stop_reason": None,
         }
         if self._wanted.has_token_ids:
             choice["token_ids"] = []
@@ -142,7 +144,7 @@ def _fold_chat(choice: Json, part: Json) -> None:
         choice["logprobs"]["content"] += part["logprobs"]["content"]
     if "token_ids" in part:
         choice["token_ids"] += part["token_ids"]
-    choice["finish_reason"] = part["finish_reason"]
+    choice |= {name: part[name] for name in ("finish_reason", "stop_reason")}
 
 
 class CompletionShape:
@@ -173,14 +175,15 @@ class CompletionShape:
             "text": piece.text,
             "logprobs": None,
             "finish_reason": piece.finish_reason,
+            "stop_reason": piece.stop,
         }
         text = self._token_text(piece.draw.token_id)
         if self._wanted.has_logprobs:
-            top = {self._token_text(i): _finite(p) for i, p in piece.draw.top}
-            top[text] = _finite(piece.draw.logprob)
+            top = {self._token_text(i): finite(p) for i, p in piece.draw.top}
+            top[text] = finite(piece.draw.logprob)
             part["logprobs"] = {
                 "tokens": [text],
-                "token_logprobs": [_finite(piece.draw.logprob)],
+                "token_logprobs": [finite(piece.draw.logprob)],
                 "top_logprobs": [top],
                 "text_offset": [self._offsets[piece.index]],
             }
@@ -195,7 +198,7 @@ class CompletionShape:
             part = self._part(piece)
             choice = choices[piece.index]
             choice["text"] += part["text"]
-            choice["finish_reason"] = part["finish_reason"]
+            choice |= {name: part[name] for name in ("finish_reason", "stop_reason")}
             entries: dict[str, list[Any]] = part["logprobs"] or {}
             for key, values in entries.items():
                 choice["logprobs"][key] += values
@@ -210,6 +213,7 @@ class CompletionShape:
             "text": "",
             "logprobs": {key: [] for key in keys} if self._wanted.has_logprobs else None,
             "finish_reason": None,
+            "stop_reason": None,
         }
         if self._wanted.has_token_ids:
             choice["prompt_token_ids"] = list(self._wanted.prompt_ids)
@@ -227,19 +231,19 @@ def _envelope(wanted: Wanted, kind: str, choices: list[Json]) -> Json:
     }
 
 
-def _tool_call(call: ToolCall) -> Json:
+def tool_call(call: ToolCall) -> Json:
     return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def _token_logprob(draw: Draw, token_text: TokenText) -> Json:
+def token_logprob(draw: Draw, token_text: TokenText) -> Json:
     top = [_named_logprob(i, p, token_text) for i, p in draw.top]
     return {**_named_logprob(draw.token_id, draw.logprob, token_text), "top_logprobs": top}
 
 
 def _named_logprob(token_id: int, logprob: float, token_text: TokenText) -> Mapping[str, Any]:
     text = token_text(token_id)
-    return {"token": text, "logprob": _finite(logprob), "bytes": list(text.encode())}
+    return {"token": text, "logprob": finite(logprob), "bytes": list(text.encode())}
 
 
-def _finite(logprob: float) -> float:
+def finite(logprob: float) -> float:
     return max(logprob, _LOWEST)

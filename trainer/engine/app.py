@@ -17,8 +17,9 @@ from typing import Any
 from tracker.errors import BadRequest, HoneError, NotFound, TooLarge, Unauthorized, Unavailable
 from trainer.engine.answers import usage
 from trainer.engine.config import EngineConfig
-from trainer.engine.protocol import ChatBody, CompletionBody, LoadBody, UnloadBody, parse
+from trainer.engine.protocol import ChatBody, CompletionBody, DetokenizeBody, LoadBody, UnloadBody, parse
 from trainer.engine.service import Answer, Service
+from trainer.engine.token_bodies import DerenderBody, GenerateTokensBody
 from trainer.engine.weights import load_model, load_tokenizer
 from trainer.models import resolve_model
 
@@ -60,6 +61,11 @@ class EngineApp:
             ("GET", "/v1/models"): _models,
             ("POST", "/v1/chat/completions"): _chat,
             ("POST", "/v1/completions"): _completion,
+            ("POST", "/v1/chat/completions/render"): _render,
+            ("POST", "/inference/v1/generate"): _generate_tokens,
+            ("POST", "/v1/chat/completions/derender"): _derender,
+            ("POST", "/tokenize"): _tokenize,
+            ("POST", "/detokenize"): _detokenize,
             ("POST", "/v1/load_lora_adapter"): _load_adapter,
             ("POST", "/v1/unload_lora_adapter"): _unload_adapter,
         }
@@ -163,6 +169,27 @@ async def _chat(service: Service, exchange: Exchange) -> None:
 
 async def _completion(service: Service, exchange: Exchange) -> None:
     await _generate(service.answer(parse(exchange.body, CompletionBody)), exchange)
+
+
+async def _tokenize(service: Service, exchange: Exchange) -> None:
+    await _send_json(exchange.send, 200, service.tokenize(parse(exchange.body, ChatBody)))
+
+
+async def _detokenize(service: Service, exchange: Exchange) -> None:
+    await _send_json(exchange.send, 200, service.detokenize(parse(exchange.body, DetokenizeBody)))
+
+
+async def _render(service: Service, exchange: Exchange) -> None:
+    await _send_json(exchange.send, 200, service.render(parse(exchange.body, ChatBody)))
+
+
+async def _generate_tokens(service: Service, exchange: Exchange) -> None:
+    await _generate(service.generation(parse(exchange.body, GenerateTokensBody)), exchange)
+
+
+async def _derender(service: Service, exchange: Exchange) -> None:
+    wording = service.wording(parse(exchange.body, DerenderBody))
+    await _send_json(exchange.send, 200, wording.chunk() if wording.body.stream else wording.whole())
 
 
 async def _generate(answer: Answer, exchange: Exchange) -> None:

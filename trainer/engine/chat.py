@@ -130,13 +130,18 @@ def _with_tools_in_system(messages: list[dict[str, Any]], tools: Sequence[dict[s
 class ToolCallReader:
     """Splits the text of one choice, as it comes, into content and tool calls."""
 
-    def __init__(self) -> None:
-        self._held = ""
-        self._num_calls = 0
+    def __init__(self, held: str = "", num_calls: int = 0) -> None:
+        self._held = held
+        self._num_calls = num_calls
 
     @property
     def num_calls(self) -> int:
         return self._num_calls
+
+    @property
+    def held(self) -> str:
+        """What may still become a tool call."""
+        return self._held
 
     def push(self, text: str, *, is_last: bool) -> Said:
         """Take the next text; what may still become a tool call is held until it is one, or is none."""

@@ -92,6 +92,13 @@ class CompletionBody(GenerateBody, frozen=True, kw_only=True):
     best_of: int | None = None
 
 
+class DetokenizeBody(msgspec.Struct, frozen=True):
+    """`POST /detokenize`."""
+
+    tokens: list[Annotated[int, msgspec.Meta(ge=0)]]
+    model: str | None = None
+
+
 class LoadBody(msgspec.Struct, frozen=True):
     """`POST /v1/load_lora_adapter`."""
 
@@ -147,12 +154,17 @@ def parse(body: bytes, kind: type[S]) -> S:
         raise BadRequest(f"the request body is not valid: {error}") from error
     except msgspec.DecodeError as error:
         raise BadRequest(f"the request body is no JSON: {error}") from error
+    refuse_unserved(parsed)
+    return parsed
+
+
+def refuse_unserved(parsed: msgspec.Struct) -> None:
+    """Raise on a field that asks for what this engine does not do."""
     for name in parsed.__struct_fields__:
         value = getattr(parsed, name)
         allowed = _NEUTRAL.get(name)
         if allowed is not None and value is not None and value not in allowed:
             raise BadRequest(f"the embedded engine does not serve {name}={value!r}; leave it out", param=name)
-    return parsed
 
 
 def sampling_settings(body: GenerateBody, vocab_size: int) -> SamplingSettings:

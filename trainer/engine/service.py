@@ -13,15 +13,17 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from tracker.errors import BadRequest, NotFound, Unavailable
-from trainer.engine.answers import ChatShape, CompletionShape, Shape, Wanted, usage
+from trainer.engine.answers import ChatShape, CompletionShape, Shape, TokenText, Wanted, usage
 from trainer.engine.chat import encode, render
 from trainer.engine.config import EngineConfig
 from trainer.engine.protocol import (
     ChatBody,
     CompletionBody,
+    DetokenizeBody,
     GenerateBody,
     answer_length,
     num_top_logprobs,
@@ -30,8 +32,13 @@ from trainer.engine.protocol import (
 )
 from trainer.engine.scheduler import Ask, Event, Failure
 from trainer.engine.text import ChoiceText, Piece
+from trainer.engine.token_bodies import DerenderBody, GenerateTokensBody, completion_of, sampling_params_of
+from trainer.engine.token_shape import TokensShape
 from trainer.engine.weights import context_limit, end_ids
+from trainer.engine.wording import Wording
 from trainer.engine.worker import Ticket, Worker
+
+MakeShape = Callable[[Wanted, TokenText], Shape]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +104,53 @@ class Service:
             raise NotFound(f"The model `{name}` does not exist.", param="model")
         return name
 
-    def answer(self, body: ChatBody | CompletionBody) -> Answer:
+    def render(self, body: ChatBody) -> dict[str, Any]:
+        """Return what a chat is to the model, in the form of a generation that may be asked for."""
+        self._version(body.model)
+        prompt_ids = render(self._tokenizer, body)
+        max_tokens = answer_length(body, len(prompt_ids), self._max_len)
+        return {
+            "request_id": f"chatcmpl-{uuid.uuid4().hex}",
+            "token_ids": prompt_ids,
+            "features": None,
+            "sampling_params": sampling_params_of(body, max_tokens),
+            "model": body.model,
+            "stream": bool(body.stream),
+            "stream_options": None if body.stream_options is None else msgspec.to_builtins(body.stream_options),
+        }
+
+    def tokenize(self, body: ChatBody) -> dict[str, Any]:
+        """Return the ids of a chat, however long it is."""
+        self._version(body.model)
+        ids = render(self._tokenizer, body)
+        return {"count": len(ids), "max_model_len": self._max_len, "tokens": ids, "token_strs": None}
+
+    def detokenize(self, body: DetokenizeBody) -> dict[str, Any]:
+        """Return ids as text, end tokens and other marks included."""
+        self._version(body.model)
+        self._check_ids(body.tokens)
+        return {"prompt": self._decode(body.tokens, skip_special_tokens=False)}
+
+    def generation(self, body: GenerateTokensBody) -> Answer:
+        """Return an answer to ids, in ids."""
+        completion = completion_of(body, self._max_len)
+        return self.answer(completion, partial(TokensShape, has_text=body.output_mode == "text"), body.request_id)
+
+    def wording(self, body: DerenderBody) -> Wording:
+        """Return what puts the ids of this request into words."""
+        self._version(body.model)
+        chat = body.chat_request
+        skip = chat is None or chat.skip_special_tokens is not False
+        ids = [*(body.prompt_token_ids or ()), *(body.stream_state.window_ids if body.stream_state else ())]
+        for generated in (body.generate_response, body.generate_chunk):
+            ids += [] if generated is None else [i for choice in generated.choices for i in choice.token_ids or ()]
+        self._check_ids(ids)
+        decode = partial(self._decode, skip_special_tokens=skip)
+        return Wording(decode, body.model or self._base_name, chat is not None and _has_tools(chat), body)
+
+    def answer(
+        self, body: ChatBody | CompletionBody, make_shape: MakeShape | None = None, request_id: str | None = None
+    ) -> Answer:
         """Check a request to its end and return its answer; nothing is scheduled before its pieces are read."""
         version = self._version(body.model)
         prompt_ids = tuple(self._prompt_ids(body))
@@ -106,7 +159,7 @@ class Service:
         is_chat = isinstance(body, ChatBody)
         asks = [self._ask(body, prompt_ids, index) for index in range(num_choices)]
         wanted = Wanted(
-            answer_id=f"{'chatcmpl' if is_chat else 'cmpl'}-{uuid.uuid4().hex}",
+            answer_id=request_id or f"{'chatcmpl' if is_chat else 'cmpl'}-{uuid.uuid4().hex}",
             created=int(time.time()),
             model=body.model or self._base_name,
             prompt_ids=prompt_ids,
@@ -114,10 +167,11 @@ class Service:
             has_logprobs=has_logprobs,
             has_token_ids=bool(body.return_token_ids),
             has_usage=bool(body.stream_options and body.stream_options.include_usage),
-            has_tools=isinstance(body, ChatBody) and bool(body.tools) and body.tool_choice != "none",
+            has_tools=isinstance(body, ChatBody) and _has_tools(body),
         )
         token_text = _token_name if body.return_tokens_as_token_ids else self._token_text
-        shape: Shape = ChatShape(wanted, token_text) if is_chat else CompletionShape(wanted, token_text)
+        make = make_shape or (ChatShape if is_chat else CompletionShape)
+        shape = make(wanted, token_text)
         texts = self._texts(body, prompt_ids, num_choices)
         return Answer(wanted, shape, bool(body.stream), self._pieces(version, asks, texts))
 
@@ -127,9 +181,12 @@ class Service:
         ids = self._completion_ids(body.prompt)
         if not ids:
             raise BadRequest("the prompt is empty; give at least one token", param="prompt")
-        if not all(0 <= i < self._vocab_size for i in ids):
-            raise BadRequest(f"the prompt has token ids outside of 0 to {self._vocab_size - 1}", param="prompt")
+        self._check_ids(ids)
         return ids
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        if not all(0 <= i < self._vocab_size for i in ids):
+            raise BadRequest(f"there are token ids outside of 0 to {self._vocab_size - 1}", param="prompt")
 
     def _completion_ids(self, prompt: str | Sequence[int | str | list[int]]) -> list[int]:
         if isinstance(prompt, str):
@@ -181,6 +238,10 @@ class Service:
                 yield piece
         finally:
             self.worker.cancel(tickets)
+
+
+def _has_tools(body: ChatBody) -> bool:
+    return bool(body.tools) and body.tool_choice != "none"
 
 
 def _token_name(token_id: int) -> str:

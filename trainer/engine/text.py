@@ -26,6 +26,8 @@ class Piece:
     text: str
     draw: Draw
     finish_reason: FinishReason | None
+    stop: str | None = None
+    """The stop string that ended the choice, if one did."""
 
 
 class Detokeniser:
@@ -36,6 +38,17 @@ class Detokeniser:
         self._ids = list(prompt_ids[-_CONTEXT:])
         self._from = 0
         self._read = len(self._ids)
+
+    @classmethod
+    def resumed(cls, decode: Decode, window_ids: Sequence[int], num_read: int) -> "Detokeniser":
+        """Go on where another one was, from its `window`."""
+        one = cls(decode, ())
+        one._ids, one._read = list(window_ids), min(num_read, len(window_ids))
+        return one
+
+    def window(self) -> tuple[list[int], int]:
+        """Return the ids that are still decoded along, and how many of them are in words."""
+        return self._ids[self._from :], self._read - self._from
 
     def push(self, token_id: int) -> str:
         """Return the text that this token completed; nothing while a character lacks bytes."""
@@ -74,14 +87,16 @@ class ChoiceText:
         self._held += "" if reason == "stop" else self._detokeniser.push(token.draw.token_id)
         if reason is not None:
             self._held += self._detokeniser.flush()
-        cut = self._find_stop()
-        if cut is not None:
+        stop = self._found_stop()
+        if stop is not None:
             reason = "stop"
-            self._held = self._held[:cut]
+            self._held = self._held.partition(stop)[0]
         self.is_finished = reason is not None
         keep = 0 if self.is_finished else held_back(self._held, self._stop)
         text, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
-        return Piece(self._index, text, token.draw, reason)
+        return Piece(self._index, text, token.draw, reason, stop)
 
-    def _find_stop(self) -> int | None:
-        return min((at for mark in self._stop if (at := self._held.find(mark)) >= 0), default=None)
+    def _found_stop(self) -> str | None:
+        """Return the stop string that comes first."""
+        found = [mark for mark in self._stop if mark in self._held]
+        return min(found, key=self._held.index, default=None)
