@@ -18,6 +18,8 @@ from tracker.types import Record
 NUM_TOP: Final = 20
 """Alternatives asked for with each score: the most that vLLM gives by default."""
 NOT_SERVED: Final = frozenset({404, 405, 501})
+FORBIDDEN: Final = 403
+"""What vLLM answers on routes that it was started without."""
 LOOK_TIMEOUT_S: Final = 5.0
 """For the list of models, which an engine that is not stuck gives at once."""
 SILENT: Final = "engine_silent"
@@ -129,6 +131,11 @@ class EngineApi:
             return msgspec.json.decode(response.content, type=_Counted).count
         except msgspec.MsgspecError as error:
             raise UpstreamFailed(f"The engine at {url} answered no count of tokens: {error}") from error
+
+    async def serves(self, url: str, path: str) -> bool:
+        """Whether the engine has a route: one that it has refuses an empty request otherwise than one it has not."""
+        response = await self._send(url, "POST", path, {}, timeout_s=LOOK_TIMEOUT_S)
+        return response.status_code not in NOT_SERVED | {FORBIDDEN}
 
     async def _send(
         self, url: str, method: str, path: str, body: object, *, timeout_s: float | None = None

@@ -74,7 +74,8 @@ class PolicySettings(Settings):
     model: str = Field(min_length=1)
     lora: LoraSettings = LoraSettings()
     sampling: SamplingSettings = SamplingSettings()
-    prompting: Literal["plain"] = "plain"
+    prompting: Literal["plain", "exact"] = "plain"
+    """`exact`: the ids of earlier calls stand in for what would be tokenised again; see docs/exact-prompting.md."""
     aliases: tuple[str, ...] = ()
     """Other model names by which agents may ask for this policy."""
 
