@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.identity import Claims, call_id_of, episode_id_of, episode_of
+from gateway.identity import Claims, call_id_of, episode_id_of, episode_of, scope_of, session_of, task_named
 from gateway.paths import normalise
 from tracker.errors import BadRequest, NotFound
 
@@ -83,3 +83,36 @@ def test_a_model_can_be_asked_for_by_name() -> None:
     found = normalise(b"/v1/models/solver")
     assert found is not None
     assert found.model == "solver"
+
+
+@given(st.lists(st.text(max_size=3), min_size=3, max_size=3), st.lists(st.text(max_size=3), min_size=3, max_size=3))
+def test_two_scopes_are_equal_only_if_all_their_parts_are(one: list[str], other: list[str]) -> None:
+    assert (scope_of(*one) == scope_of(*other)) == (one == other)
+
+
+def test_the_first_session_field_that_a_call_has_decides() -> None:
+    headers = {"x-session": "a"}
+    fields = ["header:X-Other", "header:X-Session", "body:metadata.user_id"]
+    body = {"metadata": {"user_id": 7}}
+    by_header = session_of(fields, headers.get, body)
+    assert by_header == session_of(["header:X-Session"], headers.get, {})
+    assert session_of(fields, {}.get, body) == session_of(["body:metadata.user_id"], headers.get, body) != by_header
+    assert session_of([], headers.get, body) is None
+
+
+@pytest.mark.parametrize("body", [None, [], {}, {"a": None}, {"a": {"b": ""}}, {"a": {"b": True}}, {"a": {"b": {}}}])
+def test_what_is_no_text_or_number_names_no_session(body: object) -> None:
+    assert session_of(["body:a.b"], {}.get, body) is None
+
+
+def test_a_session_of_one_field_is_never_that_of_another() -> None:
+    assert session_of(["body:a"], {}.get, {"a": "x"}) != session_of(["body:b"], {}.get, {"b": "x"})
+
+
+def test_a_task_is_named_once() -> None:
+    assert task_named("a", "a") == task_named(None, "a") == task_named("a", None) == "a"
+    assert task_named(None, None) is None
+    with pytest.raises(BadRequest, match="different tasks"):
+        task_named("a", "b")
+    with pytest.raises(BadRequest, match="512"):
+        task_named(None, "x" * 513)

@@ -41,6 +41,13 @@ def test_the_short_form_names_policies(tmp_path: Path) -> None:
     ]
 
 
+def test_session_fields_are_a_list_or_split_at_commas(tmp_path: Path) -> None:
+    fields = ("header:X-Claude-Code-Session-Id", "header:session_id", "body:metadata.user_id")
+    assert load({**POLICIES, "HONE_EPISODE_FROM": " , ".join(fields)}, tmp_path).episode_from == fields
+    (tmp_path / "hone.toml").write_text(f"episode_from = {list(fields)}\n")
+    assert load(POLICIES, tmp_path).episode_from == fields
+
+
 def test_engines_are_split_and_told_apart(tmp_path: Path) -> None:
     settings = load({**POLICIES, "HONE_ENGINES": "http://a:1/, http://b:2,http://a:1"}, tmp_path)
     assert settings.engines == ("http://a:1", "http://b:2")
@@ -55,6 +62,7 @@ def test_engines_are_split_and_told_apart(tmp_path: Path) -> None:
         ({"HONE_POLICIES": "a/b=m"}, "policies.0.name"),
         ({**POLICIES, "HONE_ENGINES": "localhost:8000"}, "http://HOST:PORT"),
         ({**POLICIES, "HONE_ENGINES": "http://a/v1"}, "without /v1"),
+        ({**POLICIES, "HONE_EPISODE_FROM": "cookie:x"}, "header:NAME or body:FIELD.FIELD"),
         ({**POLICIES, "HONE_PORT": "x"}, "port"),
         ({**POLICIES, "HONE_PORT": "70000"}, "port"),
         ({**POLICIES, "HONE_DATABASE_URL": "mysql://x"}, "sqlite:///PATH or postgresql://"),
