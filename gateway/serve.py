@@ -14,8 +14,9 @@ import uvicorn
 from uvicorn.config import LOGGING_CONFIG
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from gateway.answers import JSON, error_body
+from gateway.answers import JSON
 from gateway.app import create_app
+from gateway.dialects.openai_form import error_body
 from gateway.settings import GatewaySettings
 from tracker.errors import BadRequest
 from tracker.redis_server import EmbeddedRedis
