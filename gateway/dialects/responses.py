@@ -60,6 +60,7 @@ INCLUDABLE: Final = frozenset(
         "web_search_call.results",
     }
 )
+UNCOMPRESSED: Final = ("auto", "disabled")
 ID_PREFIX: Final = "resp_"
 SCORES: Final = "message.output_text.logprobs"
 
@@ -67,6 +68,8 @@ SCORES: Final = "message.output_text.logprobs"
 class _Reasoning(msgspec.Struct):
     effort: str | None = None
     summary: str | None = None
+    context: str | None = None
+    mode: str | None = None
 
 
 class _Body(CommonFields, kw_only=True):
@@ -185,17 +188,18 @@ def _refuse_unsupported(fields: Mapping[str, msgspec.Raw], known: _Body) -> None
     for name, instead in UNSUPPORTED.items():
         if name in fields and bytes(fields[name]) != b"[]":
             raise BadRequest(f"{name} is not supported: {instead}.", param=name, code="unsupported_field")
-    if known.background:
-        raise BadRequest("background is not supported: leave it out, and stream.", param="background")
-    if known.truncation not in (None, "disabled"):
-        told = 'truncation: write "disabled" or leave it out; no part of a conversation is dropped here.'
-        raise BadRequest(told, param="truncation", code="unsupported_value")
-    if known.service_tier not in (None, "auto", "default"):
-        raise BadRequest('service_tier: write "auto" or leave it out; there is one tier.', param="service_tier")
-    if (known.prompt_cache_options or {}).get("prewarm"):
-        raise BadRequest("prompt_cache_options.prewarm is not supported: leave it out.", param="prompt_cache_options")
-    if (known.image or {}).get("context_compression") == "enabled":
-        raise BadRequest("image.context_compression is not supported: leave it out.", param="image")
+    reasoning = known.reasoning or _Reasoning()
+    for param, value, allowed, told in (
+        ("background", known.background, (False,), "leave it out, and stream"),
+        ("truncation", known.truncation, ("disabled",), "leave it out; no part of a conversation is dropped here"),
+        ("service_tier", known.service_tier, ("auto", "default"), "leave it out; there is one tier"),
+        ("reasoning.mode", reasoning.mode, ("standard",), "leave it out; there is one mode"),
+        ("reasoning.context", reasoning.context, ("auto",), "leave it out; the chat template decides what is shown"),
+        ("prompt_cache_options.prewarm", (known.prompt_cache_options or {}).get("prewarm"), (False,), "leave it out"),
+        ("image.context_compression", (known.image or {}).get("context_compression"), UNCOMPRESSED, "leave it out"),
+    ):
+        if value is not None and value not in allowed:
+            raise BadRequest(f"{param}: {value!r} is not supported: {told}.", param=param, code="unsupported_value")
 
 
 def _check_ranges(known: _Body, limits: Limits) -> None:

@@ -165,7 +165,7 @@ class _Turn:
 
     def add_words(self, item: Json, where: str) -> None:
         content: object = item.get("content")
-        parts = cast("list[object]", content) if isinstance(content, list) else [content]
+        parts = cast("list[object]", content) if isinstance(content, list) else [content or ""]
         words: list[Json] = []
         for part in parts:
             said: object = {"type": "output_text", "text": part} if isinstance(part, str) else part

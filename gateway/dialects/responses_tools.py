@@ -112,7 +112,8 @@ def _instead(kind: str, where: str) -> str:
         return (
             f"{where}: no MCP server is called from here; connect to it in the agent and offer its tools as functions."
         )
-    return f"{where}: {kind} runs at OpenAI, not here; leave it out, or offer a function that your agent runs itself."
+    codex = ' (in Codex: web_search = "disabled")' if kind.startswith("web_search") else ""
+    return f"{where}: {kind} runs at OpenAI, not here; leave it out{codex}, or offer a function that your agent runs."
 
 
 def _named(choice: Json, functions: Sequence[Json]) -> Json:

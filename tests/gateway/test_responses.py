@@ -358,7 +358,10 @@ def test_null_means_absent() -> None:
         ({"base_url": "http://127.0.0.1:9"}, "base_url"),
         ({"tools": [{**FUNCTION, "base_url": "x"}]}, "tools: base_url"),
         ({"cache_salt": "x"}, "cache_salt"),
-        ({"prompt_cache_options": {"prewarm": True}}, "prompt_cache_options"),
+        ({"prompt_cache_options": {"prewarm": True}}, "prompt_cache_options.prewarm"),
+        ({"image": {"context_compression": "enabled"}}, "image.context_compression"),
+        ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
+        ({"reasoning": {"context": "all_turns"}}, "reasoning.context"),
     ],
 )
 def test_what_cannot_be_honoured_or_read_is_refused(fields: Json, param: str) -> None:

@@ -210,6 +210,18 @@ async def test_a_stream_that_breaks_raises(
     assert call.state is CallState.FAILED
 
 
+async def test_a_failure_after_the_last_word_takes_the_place_of_what_was_held(
+    door: RunningDoor, client: openai.AsyncOpenAI, episode: str
+) -> None:
+    door.engine.script(Script(choices=(Answer(ids=(5, 6, 99)),), error_after=4))  # behind the finish reason
+    answered = await client.responses.with_raw_response.create(model="solver", input="x", stream=True)
+    events = [json.loads(line[6:]) async for line in answered.http_response.aiter_lines() if line.startswith("data: ")]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert [event["type"] for event in events][-3:] == ["response.output_text.delta", "error", "response.failed"]
+    (call,) = await door.calls(episode)
+    assert call.state is CallState.FAILED
+
+
 async def test_log_probabilities_stand_on_the_text(client: openai.AsyncOpenAI) -> None:
     answer = await client.responses.create(
         model="solver", input="hi", include=["message.output_text.logprobs"], max_output_tokens=2
