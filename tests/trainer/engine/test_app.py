@@ -182,10 +182,29 @@ def test_a_stop_string_cuts_the_text_and_keeps_the_ids(engine: str) -> None:
         stop=["never this", stop],
         logit_bias={"258": -100, "256": -100, "257": -100},
     )["choices"][0]
-    assert cut["finish_reason"] == "stop"
+    assert (cut["finish_reason"], cut["stop_reason"]) == ("stop", stop)
     assert cut["text"] == text[: text.index(stop)]
     assert cut["token_ids"] == free["choices"][0]["token_ids"][: len(cut["token_ids"])]
     wait_for(lambda: is_idle(engine))
+
+
+def test_tokens_are_counted_as_they_are_rendered(engine: str) -> None:
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+    asked = {"messages": [{"role": "system", "content": "brief"}, *HELLO], "tools": tools}
+    counted = httpx.post(engine + "/tokenize", json={"model": "tiny", **asked}, timeout=60).json()
+    answer = chat(engine, return_token_ids=True, **asked)
+    assert counted["tokens"] == answer["prompt_token_ids"]
+    assert counted["count"] == answer["usage"]["prompt_tokens"]
+    unknown = httpx.post(engine + "/tokenize", json={"model": "none", **asked}, timeout=60)
+    assert unknown.status_code == 404
+
+
+def test_ids_are_told_as_text_with_their_marks(engine: str) -> None:
+    answer = chat(engine, return_token_ids=True)
+    told = httpx.post(engine + "/detokenize", json={"tokens": answer["prompt_token_ids"]}, timeout=60).json()
+    assert HELLO[-1]["content"] in told["prompt"]
+    far = httpx.post(engine + "/detokenize", json={"tokens": [10**9]}, timeout=60)
+    assert far.status_code == 400
 
 
 def test_text_parts_developer_and_null_content_reach_the_template(engine: str) -> None:
