@@ -27,6 +27,9 @@ DIGEST_BYTES: Final = 16
 _START: Final = bytes(DIGEST_BYTES)
 _THOUGHT: Final = re.compile(r"\A\s*(?:<think(?:ing)?>)?.*?</think(?:ing)?>", re.DOTALL)
 """Reasoning that an engine left in the text; some templates open it for the model."""
+_NAMED_ID: Final = re.compile(r"""['"]id['"]\s*:\s*['"]([^'"\s]{6,128})['"]""")
+"""A tool call that an agent turned into text (smolagents does)."""
+MAX_NAMED_IDS: Final = 8
 Item = tuple[str, ...]
 """One thing that is said: a text, or a tool call."""
 
@@ -102,9 +105,9 @@ def thread_of(conversation: Conversation) -> Thread:
     for message in conversation.messages:
         if message.get("role") in SYSTEM:
             continue
-        found = traces_of(state, message)[:1] if message.get("role") == "assistant" else ()
+        found = _recalled(state, message) if message.get("role") == "assistant" else ()
         state = _extended(state, items_of(message))
-        traces += found
+        traces += reversed(found)
     return Thread(end=state, traces=tuple(reversed(traces[-MAX_TRACES:])))
 
 
@@ -115,7 +118,7 @@ def traces_of(before: bytes, answer: Mapping[str, Any]) -> tuple[Trace, ...]:
         return ()
     exact = _extended(before, items)
     ids = [call_id for _, call_id, _ in _tool_calls(answer) if call_id]
-    keys = [_digest(b"tool call", call_id) for call_id in dict.fromkeys(ids)] or [exact]
+    keys = [_key_of(call_id) for call_id in dict.fromkeys(ids)] or [exact]
     return tuple(Trace(key=key, exact=exact) for key in keys)
 
 
@@ -144,6 +147,20 @@ def system_of(messages: Sequence[Mapping[str, Any]]) -> str:
             break
         texts.append(text_of(message.get("content")))
     return "\n".join(texts)
+
+
+def _recalled(before: bytes, message: Mapping[str, Any]) -> tuple[Trace, ...]:
+    """Where a message of the assistant is looked for: by its first tool call, else as a whole, then by the ids of tool
+    calls that stand in its text."""
+    traces = traces_of(before, message)
+    if not traces or traces[0].key != traces[0].exact:
+        return traces[:1]
+    named = dict.fromkeys(_NAMED_ID.findall(text_of(message.get("content"))))
+    return traces + tuple(Trace(key=_key_of(each), exact=traces[0].exact) for each in [*named][:MAX_NAMED_IDS])
+
+
+def _key_of(call_id: str) -> bytes:
+    return _digest(b"tool call", call_id)
 
 
 def _part_text(part: object) -> str:

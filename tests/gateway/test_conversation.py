@@ -159,3 +159,12 @@ def test_a_task_is_what_a_conversation_begins_with() -> None:
     assert task_of(Conversation(messages=tuple(opening[1:]))) != task
     assert task_of(Conversation(prompt=b'"a"')) != task_of(Conversation(prompt=b'"b"'))
     assert task.startswith("auto:")
+
+
+def test_a_tool_call_that_an_agent_turned_into_text_leads_to_its_answer() -> None:
+    function = {"name": "look", "arguments": '{"at": "it"}'}
+    answer = {"role": "assistant", "content": None, "tool_calls": [{"id": "call_01a2", "function": function}]}
+    before = [{"role": "user", "content": "find it"}]
+    text = f"Calling tools:\n[{ {'id': 'call_01a2', 'type': 'function', 'function': function} }]"
+    after = thread([*before, {"role": "assistant", "content": text}, {"role": "user", "content": "Observation: x"}])
+    assert traces_of(thread(before).end, answer)[0].key in {trace.key for trace in after.traces}

@@ -30,26 +30,38 @@ def transcripts() -> list[Any]:
     return [pytest.param(path, id=path.stem) for path in sorted(FOLDER.glob("*.json"))]
 
 
-def roles_given(transcript: Json) -> list[str]:
-    """The role of each call, as the door and the store work it out together."""
+def read_back(transcript: Json) -> list[tuple[str, str | None]]:
+    """For each call its role, and that of the call whose answer it goes on from, as door and store work them out."""
     dialect = DIALECTS[transcript["dialect"]]
     marks: dict[int, bytes] = {}
     answered: dict[tuple[int, bytes], str] = {}
-    roles: list[str] = []
+    told: list[tuple[str, str | None]] = []
     for call in transcript["calls"]:
         episode = call.get("episode", 0)
         asked = dialect.parse(json.dumps(call["body"]).encode(), Limits())
         conversation = conversation_of(asked)
         thread, shape = thread_of(conversation), shape_of(asked, conversation)
         known = [answered[episode, trace.key] for trace in thread.traces if (episode, trace.key) in answered]
+        lineage = known[0] if known else None
         first = marks.setdefault(episode, shape.mark) if shape.mark else b""
-        roles.append(settled_role(shape, known[0] if known else None, first))
-        if "answer" in call:
-            answered |= dict.fromkeys(((episode, t.key) for t in traces_of(thread.end, call["answer"])), roles[-1])
-    return roles
+        role = settled_role(shape, lineage, first)
+        told.append((role, lineage))
+        for trace in traces_of(thread.end, call["answer"]) if "answer" in call else ():
+            answered[episode, trace.key] = role
+    return told
 
 
 @pytest.mark.parametrize("path", transcripts())
 def test_every_call_of_a_real_agent_has_the_role_a_person_gave_it(path: Path) -> None:
     transcript: Json = json.loads(path.read_bytes())
-    assert roles_given(transcript) == [call["expected_role"] for call in transcript["calls"]]
+    assert [role for role, _ in read_back(transcript)] == [call["expected_role"] for call in transcript["calls"]]
+
+
+@pytest.mark.parametrize("path", transcripts())
+def test_an_agent_goes_on_from_its_own_answers_until_it_sums_them_up(path: Path) -> None:
+    """What makes a loop one episode where no session field is configured."""
+    seen: set[str] = set()
+    for role, lineage in read_back(json.loads(path.read_bytes())):
+        if role in seen:
+            assert lineage == role
+        seen = set() if role == "summary" else {*seen, role} - {"title"}
