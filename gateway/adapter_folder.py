@@ -7,10 +7,12 @@ is recomputed from the bytes. Blocking file I/O: called in a thread by `hotswap.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 import shutil
 import stat
+import struct
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +24,9 @@ FOLDER_PATTERN: Final = r"[A-Za-z0-9][A-Za-z0-9._@-]{0,159}"
 CONFIG_FILE: Final = "adapter_config.json"
 WEIGHTS_FILE: Final = "adapter_model.safetensors"
 MAX_CONFIG_BYTES: Final = 1 << 20
+MAX_HEADER_BYTES: Final = 1 << 26
+NUM_READ_BYTES: Final = 1 << 14
+UP_MATRIX: Final = ".lora_B."
 
 
 def folder_name(policy: str, version: int, digest: str) -> str:
@@ -60,6 +65,50 @@ def copy_folder(source: Path, target: Path) -> None:
     for name in (CONFIG_FILE, WEIGHTS_FILE):
         shutil.copyfile(source / name, aside / name)
     aside.rename(target)
+
+
+def trained_size(path: Path) -> float:
+    """The largest of the first weights of each B matrix, which is zero before training; 0 for what cannot be read.
+
+    Safetensors: eight bytes for the length of a JSON header, the header, and the tensors' bytes.
+    """
+    with (path / WEIGHTS_FILE).open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 0 < length <= MAX_HEADER_BYTES:
+            return 0.0
+        try:
+            header = msgspec.json.decode(file.read(length), type=dict[str, Any])
+            tensors = [msgspec.convert(v, _Tensor) for name, v in header.items() if UP_MATRIX in name]
+        except msgspec.MsgspecError:
+            return 0.0
+        largest = 0.0
+        for tensor in tensors:
+            start, end = tensor.data_offsets
+            file.seek(8 + length + max(0, start))
+            largest = max(largest, _largest(file.read(max(0, min(end - start, NUM_READ_BYTES))), tensor.dtype))
+    return largest
+
+
+class _Tensor(msgspec.Struct):
+    """What a safetensors header says of a tensor."""
+
+    dtype: str
+    data_offsets: tuple[int, int]
+
+
+def _largest(raw: bytes, dtype: str) -> float:
+    """The largest magnitude of little-endian numbers; 0 for a type that adapters do not have."""
+    match dtype:
+        case "F32":
+            values = struct.unpack(f"<{len(raw) // 4}f", raw[: len(raw) // 4 * 4])
+        case "F16":
+            values = struct.unpack(f"<{len(raw) // 2}e", raw[: len(raw) // 2 * 2])
+        case "BF16":  # the upper half of a float32
+            halves = struct.unpack(f"<{len(raw) // 2}H", raw[: len(raw) // 2 * 2])
+            values = struct.unpack(f"<{len(halves)}f", struct.pack(f"<{len(halves)}I", *(h << 16 for h in halves)))
+        case _:
+            values = ()
+    return max((abs(value) for value in values if math.isfinite(value)), default=0.0)
 
 
 def _resolve(root: Path, folder: str) -> Path:

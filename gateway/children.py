@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -119,6 +120,7 @@ class Child:
             started = time.monotonic()
             if self._process is not None:
                 await self._process.wait()
+                _end_group(self._process.pid)
             if self._stopping or (self.program.may_finish and self._code() == 0):
                 return
             backoff_s = FIRST_BACKOFF_S if time.monotonic() - started > STEADY_S else backoff_s
@@ -144,6 +146,7 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+        _end_group(process.pid)
 
     async def _spawn(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -172,3 +175,12 @@ class Child:
         return StartFailed(
             f"{self.program.name} {what}. The end of {self.log}:\n{tail(self.log)}\n{self.program.advice}".rstrip()
         )
+
+
+def _end_group(pid: int) -> None:
+    """End what a process that is gone left behind: a server's workers would keep its memory, and its device's.
+
+    A child leads a group of its own, whose number stays taken as long as anything is in it.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)

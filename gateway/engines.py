@@ -101,6 +101,10 @@ class EnginePool:
     def ready(self) -> tuple[EngineState, ...]:
         return tuple(state for state in self._states.values() if state.fitness is Fitness.READY)
 
+    def base_of(self, url: str, policy: str) -> str:
+        """The name under which an engine serves a policy's base model."""
+        return self._states[url].bases[policy]
+
     def num_in_flight(self, model: str) -> int:
         """Calls of this worker that a model name is answering now, on all engines."""
         return sum(count for (_, name), count in self._in_flight.items() if name == model)
@@ -125,16 +129,11 @@ class EnginePool:
     def candidates(self, policy: str) -> tuple[str, ...]:
         """Where a call of a policy may go, best first: fit engines, the least busy first; else any that may come back.
 
-        Raises `Unavailable` if there is none.
+        Raises `Unavailable` if there is none. The best is taken to be chosen: the next call is offered another first.
         """
-        fit = [state for state in self.ready() if policy in state.bases]
-        found = fit or [state for state in self._states.values() if state.fitness is Fitness.DOWN]
-        if not found:
-            reasons = "; ".join(f"{state.url}: {state.detail or 'another base model'}" for state in self.states())
-            raise Unavailable(f"No engine is fit for calls of policy {policy}. {reasons}")
-        urls = sorted((s.url for s in found), key=lambda url: (self.num_in_flight_at(url), self._last_turns[url]))
+        urls = self._order(policy)
         self._last_turns[urls[0]] = next(self._turns)
-        return tuple(urls)
+        return urls
 
     async def place(self, serving: Serving, preferred: str | None, *, without: Collection[str] = ()) -> Placement:
         """The engine and the name for a call; the preferred engine as long as it is fit, never one of `without`.
@@ -142,8 +141,8 @@ class EnginePool:
         An engine that is down is asked once more before the call is given up (`UpstreamFailed`); one that does not
         list the version is made to load it. Where that fails the next one is asked.
         """
-        urls = self.candidates(serving.policy)
-        order = sorted((url for url in urls if url not in without), key=lambda url: url != preferred)
+        urls = [url for url in self._order(serving.policy) if url not in without]
+        order = sorted(urls, key=lambda url: url != preferred)
         failed: HoneError = UpstreamFailed("No other engine is fit for the call.")
         for url in order:
             try:
@@ -208,6 +207,15 @@ class EnginePool:
             await self._api.unload(url, name)
             rest = {known: path for known, path in self._states[url].adapters.items() if known != name}
             self._update_adapters(url, rest)
+
+    def _order(self, policy: str) -> tuple[str, ...]:
+        fit = [state for state in self.ready() if policy in state.bases]
+        found = fit or [state for state in self._states.values() if state.fitness is Fitness.DOWN]
+        if not found:
+            reasons = "; ".join(f"{state.url}: {state.detail or 'another base model'}" for state in self.states())
+            raise Unavailable(f"No engine is fit for calls of policy {policy}. {reasons}")
+        urls = (state.url for state in found)
+        return tuple(sorted(urls, key=lambda url: (self.num_in_flight_at(url), self._last_turns[url])))
 
     async def _place_at(self, url: str, serving: Serving) -> Placement:
         state = self._states[url]

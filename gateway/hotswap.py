@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from gateway.adapter_folder import check_folder, copy_folder, folder_name
+from gateway.adapter_folder import check_folder, copy_folder, folder_name, trained_size
 from gateway.engines import EnginePool, Serving
-from gateway.inspection import recognise
+from gateway.inspection import recognise, refuse_idle
 from gateway.lookups import SETTLED, VersionBook
 from tracker.clock import Clock
 from tracker.errors import Conflict, HoneError, NotFound, Unavailable, UpstreamFailed
@@ -24,6 +25,8 @@ from tracker.store import EpisodeStore, Ledger, Routing
 from tracker.types import DEFAULT, Policy, Probe, Record, Version, VersionState
 
 LOG: Final = logging.getLogger("hone.hotswap")
+NO_SMALL_CHANGE: Final = 1e-3
+"""A weight of a B matrix above which an adapter must be seen in an engine's answers, however they are rounded."""
 REPEATABLE: Final = frozenset({VersionState.RESERVED, VersionState.LOADING, VersionState.FAILED})
 
 
@@ -131,7 +134,7 @@ class HotSwap:
         serving = self._book.serving_of(version)
         try:
             urls = await self._load_everywhere(serving)
-            details = [await recognise(self._engines.api, url, serving.name, probe) for url in urls]
+            details = [await self._recognise(url, serving, probe) for url in urls]
             active = msgspec.structs.replace(
                 version, state=VersionState.ACTIVE, detail="; ".join(dict.fromkeys(details))
             )
@@ -176,6 +179,13 @@ class HotSwap:
                     await self._engines.unload(state.url, name)
                 except UpstreamFailed as error:
                     LOG.warning("%s was not unloaded, and will be tried again: %s", name, error.message)
+
+    async def _recognise(self, url: str, serving: Serving, probe: Probe | None) -> str:
+        """How sure it is that an engine serves the version; a publisher's word alone is checked against the base."""
+        if probe is None and await asyncio.to_thread(trained_size, Path(serving.path)) >= NO_SMALL_CHANGE:
+            base = self._engines.base_of(url, serving.policy)
+            await refuse_idle(self._engines.api, url, serving.name, base)
+        return await recognise(self._engines.api, url, serving.name, probe)
 
     async def _staleness(self) -> int:
         """The largest lag that any run allows."""

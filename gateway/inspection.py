@@ -12,7 +12,7 @@ from collections.abc import Collection
 from typing import Final
 
 from gateway.engine_api import EngineApi
-from gateway.probe import is_weak, judge_probe, logprob_in
+from gateway.probe import is_blind, judge_probe, logprob_in
 from gateway.routing import EXACT
 from gateway.scoring import PROMPT, TEMPERATURES, Scoring, judge
 from tracker.errors import Conflict, SettingsError, UpstreamFailed
@@ -23,6 +23,7 @@ LOG: Final = logging.getLogger("hone.engines")
 EXACT_ROUTES: Final = ("/v1/chat/completions/render", "/inference/v1/generate", "/v1/chat/completions/derender")
 """What a call that is prompted exactly asks for."""
 HOW_TO_SERVE_IDS: Final = "start vLLM with --enable-scale-out"
+PROMPTS: Final = (PROMPT, "Once upon a time", "def main():")
 HOW_TO_SCORE: Final = "start it with --logprobs-mode processed_logprobs"
 
 
@@ -57,7 +58,7 @@ async def check_exact(api: EngineApi, url: str, policies: Collection[PolicySetti
 
 async def recognise(api: EngineApi, url: str, name: str, probe: Probe | None) -> str:
     """Raise `Conflict` unless the engine serves under this name what the trainer made; else how sure that is."""
-    if probe is None or is_weak(probe):
+    if probe is None or is_blind(probe):
         return "probe: weak (the digest decides)"
     scored: list[float | None] = []
     for point in probe.points:
@@ -67,3 +68,17 @@ async def recognise(api: EngineApi, url: str, name: str, probe: Probe | None) ->
     if not verdict.accepted:
         raise Conflict(f"the engine at {url} does not serve it: {verdict.detail}")
     return verdict.detail
+
+
+async def refuse_idle(api: EngineApi, url: str, name: str, base: str) -> None:
+    """Raise `Conflict` if the engine answers under a name to the last digit as its base does.
+
+    For weights that are no small change: tensors that land on no layer are left out by vLLM without a word.
+    """
+    for prompt in PROMPTS:
+        if await api.score(url, name, prompt, 1.0) != await api.score(url, base, prompt, 1.0):
+            return
+    raise Conflict(
+        f"the engine at {url} answers under {name} exactly as without it: "
+        "the tensors of the adapter are named for no layer of the model"
+    )

@@ -2,14 +2,15 @@
 
 The trainer picks tokens whose log-probability moved most between this version, the one before and the base. An engine
 that serves the version is nearer to its values than to either other. Where the versions differ by less than three
-times the noise of the arithmetic, the tokens cannot tell, and the digest of the files has to do (`weak`).
+times the noise of the arithmetic, the tokens cannot tell, and the digest of the files has to do (`weak`); where only
+the version before is that near, they can still tell it from the base, which an adapter that does nothing serves as.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Final
+from typing import Final, Literal
 
 from gateway.scoring import TOKEN_ID
 from tracker.types import Probe, Record
@@ -26,13 +27,12 @@ class Verdict(Record, frozen=True):
 
 def is_weak(probe: Probe | None) -> bool:
     """Whether the trainer's own difference is too small to be seen on an engine."""
-    if probe is None or not probe.points:
-        return True
-    moved = [
-        fmean(abs(point.logprob - point.previous) for point in probe.points),
-        fmean(abs(point.logprob - point.base) for point in probe.points),
-    ]
-    return min(moved) < NOISE_FACTOR * probe.noise or min(moved) == 0
+    return probe is None or not (_is_seen(probe, "previous") and _is_seen(probe, "base"))
+
+
+def is_blind(probe: Probe | None) -> bool:
+    """Whether a probe cannot even tell the version from the base."""
+    return probe is None or not _is_seen(probe, "base")
 
 
 def logprob_in(top: Mapping[str, float], token_id: int) -> float | None:
@@ -59,6 +59,14 @@ def judge_probe(probe: Probe, scored: Sequence[float | None]) -> Verdict:
     previous = fmean(abs(value - point.previous) for point, value in pairs)
     base = fmean(abs(value - point.base) for point, value in pairs)
     distances = f"{own:.4f} from this version, {previous:.4f} from the one before, {base:.4f} from the base"
+    if own < base and is_weak(probe):
+        return Verdict(accepted=True, detail=f"probe: weak ({distances}; the digest decides)")
     if own < previous and own < base:
         return Verdict(accepted=True, detail=f"probe: ok ({distances})")
     return Verdict(accepted=False, detail=f"the probe is {distances}")
+
+
+def _is_seen(probe: Probe, other: Literal["previous", "base"]) -> bool:
+    """Whether the version's difference from another is more than the arithmetic's noise."""
+    moved = [abs(point.logprob - (point.previous if other == "previous" else point.base)) for point in probe.points]
+    return bool(moved) and fmean(moved) > 0 and fmean(moved) >= NOISE_FACTOR * probe.noise

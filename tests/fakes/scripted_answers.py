@@ -282,10 +282,13 @@ def is_scoring(received: Received) -> bool:
     return received.path == "/v1/completions" and body.get("max_tokens") == 1 and asks and not body.get("stream")
 
 
-def scored(received: Received, processed: bool) -> Json:
-    """The most probable token of a fixed distribution of the model, with log-probabilities at the temperature."""
+def scored(received: Received, processed: bool, served: str | None = None) -> Json:
+    """The most probable token of a fixed distribution of the model, with log-probabilities at the temperature.
+
+    `served` is the model that really answers, where it is not the one that was asked.
+    """
     body = received.body
-    model, temperature = str(body.get("model")), float(body.get("temperature", 1.0))
+    model, temperature = served or str(body.get("model")), float(body.get("temperature", 1.0))
     logits = [3.0 * math.sin(1 + k + zlib.crc32(model.encode()) % 1000) for k in range(VOCABULARY)]
     divisor = temperature if processed and temperature > 0 else 1.0
     total = math.log(sum(math.exp(x / divisor) for x in logits))

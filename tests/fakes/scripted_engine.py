@@ -65,6 +65,8 @@ class ScriptedEngine:
         """False: log-probabilities are reported before temperature, as vLLM does by default."""
         self.otherwise: Callable[[Json], Script] = default_script
         """What a request body gets for which there is neither rule nor script: a mind in place of default mode."""
+        self.serves_only: str | None = None
+        """Scores of every model are this one's: what adapters that land on no layer come to."""
         self._base = models[0]
         self._port = port
         self._queue: deque[Script] = deque()
@@ -187,7 +189,7 @@ class ScriptedEngine:
             error = {"message": f"The model `{model}` does not exist.", "type": "NotFoundError", "code": 404}
             return web.json_response({"error": error}, status=404)
         if is_scoring(received):
-            return web.json_response(scored(received, self.processed_logprobs))
+            return web.json_response(scored(received, self.processed_logprobs, self.serves_only))
         script = self._next(received)
         try:
             if script.gate is not None:

@@ -67,6 +67,36 @@ async def test_a_child_that_ends_at_start_is_an_error_with_the_end_of_its_log_an
     assert failure.value.message.endswith("Do this.")
 
 
+async def test_what_a_killed_child_leaves_behind_is_ended_before_it_is_started_again(tmp_path: Path):
+    source = (
+        "import subprocess, sys\n"
+        "left = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "print('pid', left.pid, flush=True)\nprint('up', flush=True)\nleft.wait()"
+    )
+    one = child(tmp_path, source)
+    async with kept(one):
+        left = int(one.printed().split()[1])
+        assert one.pid is not None
+        assert is_alive(left)
+        os.kill(one.pid, signal.SIGKILL)
+        await until(lambda: not is_alive(left))
+        await until(lambda: "up" in one.printed() and one.num_restarts == 1)
+        second = int(one.printed().split()[1])
+    await until(lambda: not is_alive(second))
+
+
+async def test_a_start_that_takes_long_is_told_with_what_it_is_doing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gateway.children.TELL_S", 0.05)
+    said: list[str] = []
+    source = (
+        "import time\nprint('INFO [load.py:1] Loading weights', flush=True)\ntime.sleep(0.5)\nprint('up', flush=True)"
+    )
+    one = child(tmp_path, source + "\ntime.sleep(60)", said, tells_progress=True)
+    await one.start()
+    await one.stop()
+    assert any(line.startswith("worker is starting, 0 s so far") and "Loading weights" in line for line in said), said
+
+
 async def test_a_child_that_is_never_ready_is_an_error(tmp_path: Path):
     one = child(tmp_path, "import time; time.sleep(60)", start_s=0.3)
     with pytest.raises(StartFailed, match="was not ready"):

@@ -43,6 +43,15 @@ def test_a_difference_under_three_times_the_noise_is_weak(probe: Probe | None, w
     assert is_weak(probe) is weak
 
 
+def test_a_weak_probe_still_tells_the_version_from_the_base() -> None:
+    probe = Probe(points=(point(-1, -1.2, -3),), noise=0.1)
+    for scored in (-1, -1.2, -1.9):
+        verdict = judge_probe(probe, [scored])
+        assert verdict.accepted
+        assert "weak" in verdict.detail
+    assert not judge_probe(probe, [-2.9]).accepted, "an adapter that does nothing answers as the base"
+
+
 def test_a_token_that_is_no_alternative_is_at_most_the_least_of_them() -> None:
     top = {"token_id:5": -0.1, "token_id:6": -3.0}
     assert logprob_in(top, 5) == -0.1
