@@ -76,6 +76,8 @@ async def in_time(scene: Scene, episode: Episode, form: Form) -> Answered:
 def assert_one_error_at_the_end(form: Form, answered: Answered) -> None:
     *passed, last = answered.events
     assert form.is_error_event(last), last
+    if form is RESPONSES and last["type"] == "response.failed" and passed[-1]["type"] == "error":
+        passed.pop()  # the dialect tells one failure in two events
     assert not any(form.is_error_event(event) for event in passed), answered.raw
     assert answered.data.count(b"[DONE]") == 0, "a made-up end mark"
     assert not form.ends(passed), "a made-up end"
@@ -301,8 +303,6 @@ async def fifty_leave(scene: Scene) -> None:
 async def leaves_after_the_end(scene: Scene) -> None:
     episode = await scene.open()
     async with scene.stream(episode) as response:
-        seen = b""
-        while b"[DONE]" not in seen:
-            seen += await response.content.readany()
+        assert b"[DONE]" in await response.read()
     assert (await scene.only_call(episode))["state"] == "completed"
     assert (await scene.samples(episode))["excluded"] == []

@@ -74,7 +74,7 @@ class Form:
     def need(self) -> str:
         return self.name
 
-    def body(self, text: str, **fields: Any) -> Json:
+    def body(self, text: str, /, **fields: Any) -> Json:
         return {**self.fixed, **self.ask(text), **fields}
 
     def text(self, answered: Answered) -> str:

@@ -58,8 +58,8 @@ TOOL_CALL: Json = {
 @rule("chat: parts of a message with role {0} lose nothing", case="C02", each=ROLES)
 async def parts_of_every_role(scene: Scene, messages: Any) -> None:
     await scene.ask(await scene.open(), messages=messages(parts(f"{scene.tag} one ", "two")))
-    told = [words_of(m["content"]) for m in (await scene.sent())["messages"] if scene.tag in str(m["content"])]
-    assert told == [f"{scene.tag} one two"]
+    told = [words_of(m["content"]) for m in (await scene.sent())["messages"] if "one " in str(m["content"])]
+    assert told == [f"{scene.tag} one two"], told
 
 
 IN_PARTS: dict[str, tuple[Form, Any]] = {
@@ -90,8 +90,8 @@ IN_PARTS: dict[str, tuple[Form, Any]] = {
 async def parts_elsewhere(scene: Scene, sibling: Sibling) -> None:
     answered = await scene.ask(await scene.open(), sibling.form, **sibling.value(scene.tag))
     assert answered.status == 200, answered.raw
-    told = [words_of(m["content"]) for m in (await scene.sent())["messages"] if scene.tag in str(m["content"])]
-    assert told == [f"{scene.tag} one two"]
+    told = [words_of(m["content"]) for m in (await scene.sent())["messages"] if "one " in str(m["content"])]
+    assert told == [f"{scene.tag} one two"], told
 
 
 @rule(

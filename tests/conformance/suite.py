@@ -7,17 +7,33 @@ from tests.conformance import (
     episodes,
     faults,
     groups,
+    implicit,
     merging,
     requests,
     rewards,
     sampling,
     security,
     streaming,
+    swap,
     tokens,
 )
 from tests.conformance.rules import Rule, rules_of
 
-AREAS = (streaming, faults, requests, answers, sampling, tokens, merging, rewards, groups, episodes, security)
+AREAS = (
+    streaming,
+    faults,
+    requests,
+    answers,
+    sampling,
+    tokens,
+    merging,
+    rewards,
+    groups,
+    episodes,
+    implicit,
+    security,
+    swap,
+)
 
 
 def all_rules() -> list[Rule]:
