@@ -76,10 +76,11 @@ class Claims(Protocol):
         """The episode of a call that names none, in one step. The first that fits decides:
 
         the open episode of its session, else it becomes that session's; for a retry, the open episode of an earlier
-        attempt with the same body that none has retried yet (one that failed before one in flight before one that was
-        answered, then the oldest); the last trace that is known, and among its answers in open episodes the oldest of
-        those that were gone on from least; `proposed`. An episode is open for a claim until it ended, or was idle for
-        the time it was opened with. Raises `Unavailable`.
+        attempt with the same body that none has retried yet: the oldest that failed, else the only one in flight, else
+        the only one that was answered (of several nobody can tell which it is, so they stay real); the last trace that
+        is known, and among its answers in open episodes the oldest of those that were gone on from least; `proposed`.
+        An episode is open for a claim until it ended, or was idle for the time it was opened with. Raises
+        `Unavailable`.
         """
         ...
 

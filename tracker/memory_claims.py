@@ -6,7 +6,7 @@ For tests and for reading: `redis_claims.py` holds the same in Lua. Which episod
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,8 +16,6 @@ from tracker.types import Call
 FLIGHT: Final = "flight"
 GAVE: Final = "gave"
 FAILED: Final = "failed"
-_BY_HOPE: Final = (FAILED, FLIGHT, GAVE)
-"""Which attempt a retry most likely repeats, that one first."""
 
 
 @dataclass(slots=True)
@@ -88,9 +86,9 @@ class MemoryClaims:
             for attempt in attempts
             if attempt.retry < claim.retry and not attempt.is_retried and self._takes(attempt.episode_id, claim)
         ]
-        if not found:
+        repeated = _repeated(found)
+        if repeated is None:
             return None
-        repeated = min(found, key=lambda attempt: _BY_HOPE.index(attempt.state))
         repeated.is_retried = True
         return repeated.episode_id
 
@@ -109,3 +107,12 @@ class MemoryClaims:
     def _least_claimed(self, answers: Iterable[_Answer], claim: Claim) -> _Answer | None:
         fitting = [answer for answer in answers if self._takes(answer.episode_id, claim)]
         return min(fitting, key=lambda answer: answer.num_claims, default=None)
+
+
+def _repeated(attempts: Sequence[_Attempt]) -> _Attempt | None:
+    """The attempt that a retry repeats, where that can be told."""
+    by_state = {state: [one for one in attempts if one.state == state] for state in (FAILED, FLIGHT, GAVE)}
+    if by_state[FAILED]:
+        return by_state[FAILED][0]
+    likely = by_state[FLIGHT] or by_state[GAVE]
+    return likely[0] if len(likely) == 1 else None

@@ -50,19 +50,19 @@ local function of_session()
 end
 
 local function of_attempt()
-  local found, hope = nil, {failed = 3, flight = 2, gave = 1}
+  local by_state = {failed = {}, flight = {}, gave = {}}
   local first, last = unpack(redis.call('HMGET', attempts, 'first', 'next'))
-  if not last then return nil end
-  for number = tonumber(first or 1), tonumber(last) do
+  for number = tonumber(first or 1), tonumber(last or 0) do
     local entry = redis.call('HGET', attempts, '#' .. number)
     if entry then
       local state, count, retried, episode = string.match(entry, '^(%S+) (%d+) (%d) (%S+)$')
-      local fits = tonumber(count) < retry and retried == '0' and (not found or hope[state] > hope[found.state])
-      if fits and stands(episode) == 'open' then
-        found = {number = number, state = state, count = count, episode = episode}
+      if tonumber(count) < retry and retried == '0' and stands(episode) == 'open' then
+        table.insert(by_state[state], {number = number, state = state, count = count, episode = episode})
       end
     end
   end
+  local likely = #by_state.flight > 0 and by_state.flight or by_state.gave
+  local found = by_state.failed[1] or (#likely == 1 and likely[1])
   if not found then return nil end
   redis.call('HSET', attempts, '#' .. found.number, found.state .. ' ' .. found.count .. ' 1 ' .. found.episode)
   return found.episode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
@@ -280,3 +281,25 @@ async def test_the_audit_runs_now_and_then_and_the_rest_each_time(
     clock.at_ms += 5_000
     await sweeper.sweep()
     assert (await ledger.get_episode("default", "b")).state == EpisodeState.ARCHIVED
+
+
+async def test_an_idle_implicit_episode_ends_well_wherever_a_process_is_killed(ledger: SqlLedger, clock: Clock) -> None:
+    for lives in itertools.count():
+        store, episode_id = MemoryStore(clock), f"e{lives}"
+        head = EpisodeHead(episode_id=episode_id, task="t", created_ms=1_000_000, implicit=True)
+        await ledger.create_episode(head, None, "")
+        await store.open(head, idle_ms=500)
+        await called(store, episode_id, 0)
+        clock.at_ms = 1_000_499
+        await sweep(store, ledger, clock)
+        assert (await ledger.get_episode("default", episode_id)).status is None
+        clock.at_ms = 1_000_500
+        shared = [lives]
+        dying_store, dying_ledger = cast("EpisodeStore", Dying(store, shared)), cast("Ledger", Dying(ledger, shared))
+        with contextlib.suppress(Killed):
+            await sweep(dying_store, dying_ledger, clock)
+        await sweep(store, ledger, clock)
+        row = await ledger.get_episode("default", episode_id)
+        assert (row.state, row.status, row.num_calls) == (EpisodeState.ARCHIVED, EpisodeStatus.OK, 1)
+        if shared[0] > 0:
+            return

@@ -215,6 +215,16 @@ async def test_of_several_attempts_the_one_that_failed_is_repeated_and_each_only
     assert repeated == ["ep-3", "ep-2", "ep-1", "new-3"]
 
 
+async def test_where_nobody_can_tell_which_attempt_is_repeated_none_is(store: EpisodeStore) -> None:
+    for name in ("ep-1", "ep-2"):
+        await store.claim(claim_of(name, body_digest="b"))
+        await opened(store, name)
+    assert await episode(store, claim_of("new-1", body_digest="b", retry=1)) == "new-1"
+    for name in ("ep-1", "ep-2"):
+        await answered(store, name, body="b")
+    assert await episode(store, claim_of("new-2", body_digest="b", retry=1)) == "new-2"
+
+
 async def test_a_second_retry_joins_the_first(store: EpisodeStore) -> None:
     await store.claim(claim_of("ep-1", body_digest="b"))
     await opened(store, "ep-1")
