@@ -20,9 +20,10 @@ from gateway.dialects.base import Asked, Json, Limits, Target, Writer, decode_as
 from gateway.dialects.chat import MAX_TOP_LOGPROBS, chat_body
 from gateway.dialects.fields import CommonFields, Int64, check_common, check_limit, sampling_asked
 from gateway.dialects.openai_form import OpenAIForm
+from gateway.dialects.responses_frame import SEALED_REASONING
 from gateway.dialects.responses_input import Conversation
 from gateway.dialects.responses_items import COMPLETED, naming, output_items
-from gateway.dialects.responses_stream import SEALED_REASONING, ResponsesWriter
+from gateway.dialects.responses_stream import ResponsesWriter
 from gateway.dialects.responses_tools import Tooling, read_tooling, response_format
 from gateway.message_fold import encode_json
 from tracker.errors import BadRequest
@@ -215,4 +216,8 @@ def _check_ranges(known: _Body, limits: Limits) -> None:
 
 
 def _raw(fields: Json) -> dict[str, msgspec.Raw]:
-    return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in fields.items()}
+    """Each as JSON; raises `BadRequest` on what is too deep to be written, though it could be read."""
+    try:
+        return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in fields.items()}
+    except RecursionError as error:
+        raise BadRequest("The body is nested too deeply.", code="invalid_json") from error

@@ -6,16 +6,16 @@ from typing import Final, cast
 
 import msgspec
 
-from gateway.dialects.base import Asked, Json
+from gateway.dialects.base import Asked, Json, decode_as
 from gateway.dialects.responses_items import COMPLETED
+from gateway.dialects.responses_tools import namespaces
+from gateway.message_fold import encode_json
 
 INCOMPLETE: Final = "incomplete"
 CUT_BY: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Finish reasons of an answer that is not complete, and what Responses call them."""
 DEFAULTS: Final[Json] = {
     "background": False,
-    "error": None,
-    "incomplete_details": None,
     "instructions": None,
     "max_output_tokens": None,
     "max_tool_calls": None,
@@ -37,23 +37,36 @@ DEFAULTS: Final[Json] = {
     "user": None,
 }
 """What a response says of its request where the agent did not."""
+SEALED_REASONING: Final = "reasoning.encrypted_content"
+NOTHING: Final = b"[]"
+
+
+class _StreamOptions(msgspec.Struct):
+    include_obfuscation: bool | None = None
 
 
 class Frame:
-    """What one response says of itself and of its request, whose fields it repeats."""
+    """What one response says of itself and of its request, whose fields it repeats as they were written."""
 
     def __init__(self, asked: Asked, call_id: str) -> None:
-        self.request = cast("Json", msgspec.json.decode(asked.request))
-        echoed = {name: self.request[name] for name in DEFAULTS if self.request.get(name) is not None}
-        self._head: Json = {"id": call_id, "object": "response", **DEFAULTS, **echoed, "model": asked.model}
-        self._head["service_tier"] = DEFAULTS["service_tier"]
+        given = decode_as(asked.request, dict[str, msgspec.Raw])
+        self.seals = SEALED_REASONING in decode_as(given.get("include", NOTHING), list[str])
+        """Whether reasoning comes with `encrypted_content` too."""
+        self.pads = decode_as(given.get("stream_options", b"{}"), _StreamOptions).include_obfuscation
+        """Whether deltas are padded to equal lengths."""
+        self.functions = namespaces(decode_as(given.get("tools", NOTHING), list[Json]))
+        """Namespace and name of the functions that have a namespace, by their name at the engine."""
+        echoed = {name: raw for name, raw in given.items() if name in DEFAULTS and name != "service_tier"}
+        head = {"id": call_id, "object": "response", **DEFAULTS, **echoed, "model": asked.model}
+        self._head = msgspec.json.encode(head).removesuffix(b"}")
+        self._created: object = None
         self._finish: str | None = None
         self._usage: Json | None = None
 
     @property
     def has_begun(self) -> bool:
         """Whether any event of the engine's came."""
-        return "created_at" in self._head
+        return self._created is not None
 
     @property
     def is_finished(self) -> bool:
@@ -66,7 +79,8 @@ class Frame:
 
     def take(self, said: Json) -> None:
         """Note what an event says of the answer as a whole."""
-        self._head.setdefault("created_at", said.get("created") or 0)
+        if self._created is None:
+            self._created = said.get("created") or 0
         if usage := as_fields(said.get("usage")):
             self._usage = _counts(usage)
 
@@ -75,14 +89,18 @@ class Frame:
         if self._finish is None and reason is not None:
             self._finish = str(reason)
 
-    def response(self, status: str, items: list[Json]) -> Json:
+    def response(self, status: str, items: list[Json], error: Json | None = None) -> bytes:
         """The object as it stands."""
-        response: Json = {**self._head, "status": status, "output": items, "usage": None}
-        if status in (COMPLETED, INCOMPLETE):
-            response["usage"] = self._usage
-        if status == INCOMPLETE:
-            response["incomplete_details"] = {"reason": CUT_BY[str(self._finish)]}
-        return response
+        is_ended = status in (COMPLETED, INCOMPLETE)
+        now: Json = {
+            "created_at": self._created or 0,
+            "status": status,
+            "error": error,
+            "incomplete_details": {"reason": CUT_BY[str(self._finish)]} if status == INCOMPLETE else None,
+            "output": items,
+            "usage": self._usage if is_ended else None,
+        }
+        return self._head + b"," + encode_json(now)[1:]
 
 
 def as_fields(value: object) -> Json:

@@ -127,7 +127,7 @@ class Conversation:
             return _image(fields, where)
         if kind == "input_audio":
             self.has_media = True
-            return {"type": "input_audio", "input_audio": fields.get("input_audio")}
+            return {"type": "input_audio", "input_audio": _audio(fields.get("input_audio"), where)}
         if kind == "input_file":
             told = f"{where}: files are not read here; send what they say as a part of type input_text."
             raise BadRequest(told, param=where, code="unsupported_value")
@@ -241,8 +241,13 @@ def _image(part: Json, where: str) -> Json:
     if not url.lstrip().lower().startswith("data:"):
         told = f"{where}: image_url names a remote address, which is never fetched; send a data: URL instead."
         raise BadRequest(told, param=where, code="remote_media")
-    detail = {} if part.get("detail") is None else {"detail": part["detail"]}
+    detail = {} if part.get("detail") is None else {"detail": text_field(part, "detail", where)}
     return {"type": "image_url", "image_url": {"url": url, **detail}}
+
+
+def _audio(audio: object, where: str) -> Json:
+    fields = cast("Json", audio) if isinstance(audio, dict) else {}
+    return {name: text_field(fields, name, f"{where}.input_audio") for name in ("data", "format")}
 
 
 def _stem(item_id: object) -> str | None:

@@ -18,11 +18,9 @@ from gateway.dialects.openai_form import MAX_MESSAGE_CHARS, OpenAIForm
 from gateway.dialects.responses_frame import Frame, as_fields
 from gateway.dialects.responses_items import COMPLETED, IN_PROGRESS, naming, output_items, reasoning_in, tool_calls_in
 from gateway.dialects.responses_open import CallStart, OpenCall, OpenItem, OpenReasoning, OpenWords
-from gateway.dialects.responses_tools import namespaces
 from gateway.message_fold import encode_json
 from tracker.errors import HoneError
 
-SEALED_REASONING: Final = "reasoning.encrypted_content"
 PADDED_TO: Final = 16
 """With `include_obfuscation`, a delta and its padding are a multiple of this long."""
 
@@ -32,10 +30,7 @@ class ResponsesWriter(OpenAIForm):
 
     def __init__(self, asked: Asked, call_id: str) -> None:
         self._frame = Frame(asked, call_id)
-        request = self._frame.request
-        seals = SEALED_REASONING in cast("list[object]", request.get("include") or ())
-        self._names = naming(call_id, namespaces(request.get("tools") or ()), seals=seals)
-        self._pads = _asks_padding(request)
+        self._names = naming(call_id, self._frame.functions, seals=self._frame.seals)
         self._number = 0
         self._kept = 0
         """The number that the first event got which is held."""
@@ -57,7 +52,7 @@ class ResponsesWriter(OpenAIForm):
         self._frame.finish(choice.get("finish_reason"))
         status = self._frame.status
         items = output_items(as_fields(choice.get("message")), self._names, status, _scores(choice))
-        return encode_json(self._frame.response(status, items))
+        return self._frame.response(status, items)
 
     # streamed
 
@@ -84,8 +79,8 @@ class ResponsesWriter(OpenAIForm):
             self._number, closed = self._kept, closed[: self._num_sent]
         told = {**self.error_body(error)["error"]}
         flat = {name: told[name] for name in ("code", "message", "param")}
-        failed = self._frame.response("failed", closed)
-        failed["error"] = {"code": _failure_code(error), "message": error.message[:MAX_MESSAGE_CHARS]}
+        why = {"code": _failure_code(error), "message": error.message[:MAX_MESSAGE_CHARS]}
+        failed = self._frame.response("failed", closed, why)
         return self._numbered(
             [{"type": "error", **flat, "error": told}, {"type": "response.failed", "response": failed}]
         )
@@ -184,13 +179,16 @@ class ResponsesWriter(OpenAIForm):
         return [*self._closed.values(), *(item.item(IN_PROGRESS) for item in self._open.values())]
 
     def _numbered(self, events: list[Json]) -> bytes:
-        """Whole server-sent events."""
+        """Whole server-sent events; a `response` in one is JSON already."""
         written: list[bytes] = []
         for event in events:
-            kind = event["type"]
-            if self._pads and "delta" in event:
-                event["obfuscation"] = "x" * (-len(event["delta"]) % PADDED_TO)
-            data = encode_json({"type": kind, "sequence_number": self._number, **event})
+            kind, response = event["type"], event.get("response")
+            said = {name: value for name, value in event.items() if name != "response"}
+            if self._frame.pads and "delta" in event:
+                said["obfuscation"] = "x" * (-len(event["delta"]) % PADDED_TO)
+            data = encode_json({"type": kind, "sequence_number": self._number, **said})
+            if response is not None:
+                data = data.removesuffix(b"}") + b',"response":' + response + b"}"
             self._number += 1
             written.append(b"event: " + kind.encode() + b"\ndata: " + data + b"\n\n")
         return b"".join(written)
@@ -206,10 +204,6 @@ def _scores(choice: Json) -> list[Json]:
     """Log-probabilities as Responses have them."""
     content: object = as_fields(choice.get("logprobs")).get("content")
     return cast("list[Json]", content) if isinstance(content, list) else []
-
-
-def _asks_padding(request: Json) -> bool:
-    return bool(as_fields(request.get("stream_options")).get("include_obfuscation"))
 
 
 def _failure_code(error: HoneError) -> str:

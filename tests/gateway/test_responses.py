@@ -145,6 +145,8 @@ def test_a_refusal_goes_back_as_one() -> None:
         ({"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}, "input_text"),
         ({"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}, "data:"),
         ({"role": "user", "content": [{"type": "input_image", "image_url": "http://169.254.169.254/x"}]}, "data:"),
+        ({"role": "user", "content": [{"type": "input_image", "image_url": IMAGE, "detail": {}}]}, "detail"),
+        ({"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": 5}}]}, "data"),
         ({"role": "user", "content": ["x"]}, "part"),
         ({"role": "assistant", "content": [{"type": "input_image"}]}, "part"),
         ({"role": "assistant", "content": [None]}, "part"),

@@ -6,7 +6,6 @@ import json
 from itertools import chain
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -325,4 +324,12 @@ def test_a_cut_emoji_is_written_all_the_same() -> None:
     writes = writer()
     (_, _, _, _, delta) = read(writes.event(chunk({"content": "\ud83d"})))
     assert delta["delta"] == "\ud83d"
-    assert msgspec.json.decode(writer().whole({"choices": [{"message": {"content": "x"}}]}))["status"] == "completed"
+    assert read(writes.done(b""))[-1]["response"]["output"][0]["content"][0]["text"] == "\ud83d"
+
+
+def test_what_the_agent_sent_is_repeated_as_it_was_written() -> None:
+    body = b'{"model":"m","input":"x","metadata":{"big":123456789012345678901234567890,"f":1.10},"error":5}'
+    whole = ResponsesWriter(Responses().parse(body, Limits()), CALL_ID).whole({"choices": [{"message": {}}]})
+    assert b'{"big":123456789012345678901234567890,"f":1.10}' in whole
+    assert json.loads(whole)["error"] is None
+    assert json.loads(whole)["status"] == "completed"
