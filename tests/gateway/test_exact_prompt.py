@@ -27,7 +27,7 @@ Turns = list[tuple[Json, list[int], list[Json]]]
 
 
 def gone_on(messages: list[Json], prompt: list[int], ids: list[int], rest: list[Json]) -> list[int] | None:
-    """The prompt of the call that sends an answer back unchanged with something after it; `messages` hold the answer."""
+    """The prompt of a call that sends `messages`, the last of them an answer, with something after it."""
     call = call_of(messages[:-1], prompt, [(messages[-1], ids)])
     whole = [*messages, *rest]
     match = Match(ending=endings(call)[0], num_messages=len(messages))

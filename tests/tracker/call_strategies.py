@@ -3,7 +3,7 @@
 import msgspec
 from hypothesis import strategies as st
 
-from tracker.types import Call, CallState, Choice, Intent, Reason, Sampling, Usage
+from tracker.types import Call, CallState, Choice, Intent, Prompting, Reason, Sampling, Usage
 
 IDS = st.lists(st.integers(0, 2**33), max_size=40).map(tuple)
 JSON = st.binary(max_size=300)
@@ -44,6 +44,17 @@ USAGES = st.builds(
     cost=st.none() | st.floats(0, 1e6),
 )
 
+PROMPTINGS = st.builds(
+    Prompting,
+    mode=WORDS,
+    source=WORDS,
+    choice=st.integers(0, 9),
+    num_stored=st.integers(0, 2**31),
+    reason=WORDS,
+    history=st.binary(max_size=16),
+    thoughts=st.lists(st.tuples(st.integers(0, 99), st.binary(max_size=16)), max_size=2).map(tuple),
+)
+
 
 @st.composite
 def calls(draw: st.DrawFn, index: int, episode_id: str = "ep-1") -> Call:
@@ -74,6 +85,7 @@ def calls(draw: st.DrawFn, index: int, episode_id: str = "ep-1") -> Call:
         retry=draw(st.integers(0, 9)),
         usage_completion_tokens=draw(st.none() | st.integers(0, 2**31)),
         usage=draw(st.none() | USAGES),
+        prompting=draw(st.none() | PROMPTINGS),
     )
 
 
