@@ -12,7 +12,7 @@ from collections.abc import Collection
 from typing import Final
 
 from gateway.engine_api import EngineApi
-from gateway.probe import is_blind, judge_probe, logprob_in
+from gateway.probe import Told, is_blind, judge_probe, logprob_in
 from gateway.routing import EXACT
 from gateway.scoring import PROMPT, TEMPERATURES, Scoring, judge
 from tracker.errors import Conflict, SettingsError, UpstreamFailed
@@ -60,7 +60,7 @@ async def recognise(api: EngineApi, url: str, name: str, probe: Probe | None) ->
     """Raise `Conflict` unless the engine serves under this name what the trainer made; else how sure that is."""
     if probe is None or is_blind(probe):
         return "probe: weak (the digest decides)"
-    scored: list[float | None] = []
+    scored: list[Told | None] = []
     for point in probe.points:
         top = await api.score(url, name, point.prompt_ids, 1.0)
         scored.append(logprob_in(top, point.token_id))

@@ -174,10 +174,10 @@ def vllm_program(plan: LocalPlan, engine: EnginePlan, name: str, model: str) -> 
         number=number,
         num_engines=len(plan.engines),
     )
-    options = {"model": model, "port": engine.port, **derived, **plan.engine_options}
+    options = {"port": engine.port, **derived, **plan.engine_options}
     return Program(
         name=name,
-        argv=local_vllm.command_line(plan.vllm, options),
+        argv=local_vllm.command_line(plan.vllm, model, options),
         env=local_vllm.environment(plan.env, plan.user_path, plan.env.get("HONE_ENGINE_KEY")),
         cwd=plan.cwd,
         start_s=local_vllm.START_S,

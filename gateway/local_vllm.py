@@ -134,14 +134,19 @@ def flags(options: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(words)
 
 
-def command_line(command: Sequence[str], options: Mapping[str, Any]) -> tuple[str, ...]:
-    """The whole command. A tool parser is of no use unless the model may choose to call; an empty one turns it off."""
+def command_line(command: Sequence[str], model: str, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The whole command. A tool parser is of no use unless the model may choose to call; an empty one turns it off.
+
+    >>> command_line(("vllm", "serve"), "m", {"tool_call_parser": ""})
+    ('vllm', 'serve', 'm')
+    """
     chosen = dict(options)
     if chosen.get("tool_call_parser"):
         chosen["enable_auto_tool_choice"] = True
     else:
         chosen.pop("tool_call_parser", None)
-    return (*command, *flags(chosen))
+    named = (model,) if command[-1] == "serve" else ("--model", model)
+    return (*command, *named, *flags(chosen))
 
 
 def environment(env: Mapping[str, str], user_path: str | None, key: str | None) -> dict[str, str]:

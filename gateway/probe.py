@@ -18,6 +18,18 @@ from tracker.types import Probe, Record
 NOISE_FACTOR: Final = 3.0
 
 
+class Told(Record, frozen=True):
+    """What an engine says of a token."""
+
+    logprob: float
+    is_most: bool = False
+    """It is none of the alternatives: its log-probability is this at most."""
+
+    def distance(self, expected: float) -> float:
+        """How far it is from a value, at least."""
+        return max(0.0, expected - self.logprob) if self.is_most else abs(expected - self.logprob)
+
+
 class Verdict(Record, frozen=True):
     """What a probe found."""
 
@@ -35,29 +47,30 @@ def is_blind(probe: Probe | None) -> bool:
     return probe is None or not _is_seen(probe, "base")
 
 
-def logprob_in(top: Mapping[str, float], token_id: int) -> float | None:
+def logprob_in(top: Mapping[str, float], token_id: int) -> Told | None:
     """A token's log-probability among an engine's alternatives; if it is none of them, it is at most their least."""
     if not any(token.startswith(TOKEN_ID) for token in top):
         return None
-    return top.get(f"{TOKEN_ID}{token_id}", min(top.values()))
+    known = top.get(f"{TOKEN_ID}{token_id}")
+    return Told(logprob=min(top.values()), is_most=True) if known is None else Told(logprob=known)
 
 
-def judge_probe(probe: Probe, scored: Sequence[float | None]) -> Verdict:
+def judge_probe(probe: Probe, scored: Sequence[Told | None]) -> Verdict:
     """Is the engine nearer to this version than to the one before and to the base?
 
     >>> from tracker.types import ProbePoint
     >>> point = ProbePoint(prompt_ids=(1,), token_id=2, logprob=-1.0, previous=-2.0, base=-3.0)
-    >>> judge_probe(Probe(points=(point,)), [-1.1]).accepted
+    >>> judge_probe(Probe(points=(point,)), [Told(logprob=-1.1)]).accepted
     True
-    >>> judge_probe(Probe(points=(point,)), [-2.9]).accepted
+    >>> judge_probe(Probe(points=(point,)), [Told(logprob=-2.9)]).accepted
     False
     """
     pairs = [(point, value) for point, value in zip(probe.points, scored, strict=True) if value is not None]
     if not pairs:
         return Verdict(accepted=True, detail="probe: weak (the engine gives no alternatives by token id)")
-    own = fmean(abs(value - point.logprob) for point, value in pairs)
-    previous = fmean(abs(value - point.previous) for point, value in pairs)
-    base = fmean(abs(value - point.base) for point, value in pairs)
+    own = fmean(value.distance(point.logprob) for point, value in pairs)
+    previous = fmean(value.distance(point.previous) for point, value in pairs)
+    base = fmean(value.distance(point.base) for point, value in pairs)
     distances = f"{own:.4f} from this version, {previous:.4f} from the one before, {base:.4f} from the base"
     if own < base and is_weak(probe):
         return Verdict(accepted=True, detail=f"probe: weak ({distances}; the digest decides)")

@@ -51,6 +51,10 @@ reward_grace_s = 10
 [engine]
 dtype = "float32"
 
+[vllm]
+dtype = "float32"
+max_model_len = 1024
+
 [trainer]
 dtype = "float32"
 learning_rate = 1e-2
@@ -59,11 +63,11 @@ warmup_steps = 0
 
 
 @contextlib.asynccontextmanager
-async def running_stack(folder: Path, model: Path) -> AsyncIterator[LocalStack]:
+async def running_stack(folder: Path, model: Path, **more: str) -> AsyncIterator[LocalStack]:
     """Everything up, in a folder of its own and on free ports; what the children said is printed at the end."""
     write_settings(folder, model)
     env = {name: value for name, value in os.environ.items() if not name.startswith("HONE_")}
-    env |= {"HONE_DATA_DIR": str(folder / "data"), "HONE_PORT": str(free_port()), "OMP_NUM_THREADS": "2"}
+    env |= {"HONE_DATA_DIR": str(folder / "data"), "HONE_PORT": str(free_port()), "OMP_NUM_THREADS": "2", **more}
     try:
         async with local_stack(plan_local(env, folder, [free_port()]), print) as stack:
             yield stack

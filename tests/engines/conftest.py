@@ -31,7 +31,6 @@ WHY_NO_VLLM = pytest.StashKey[str]()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents and "stand" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.filterwarnings(KNOWN_WARNING))
 
 

@@ -15,6 +15,8 @@ from gateway.upstream import EngineRefused
 from tests.engines.reference import Reference
 from tests.engines.stand import FRANCE, Answered, Json, Stand, until
 
+pytestmark = pytest.mark.slow
+
 TOOLS = [
     {
         "type": "function",
