@@ -237,3 +237,26 @@ def test_json_that_strict_parsers_refuse_is_read_and_written() -> None:
     assert math.isnan(decode_json_value(b'{"a": NaN}')["a"])
     assert json.loads(encode_json({"a": "\ud83d"})) == {"a": "\ud83d"}
     assert msgspec.json.decode(encode_json({"a": math.nan})) == {"a": None}
+
+
+@given(SCRIPTS)
+def test_of_a_model_that_is_no_policy_words_are_kept_and_no_token(script: Script) -> None:
+    events = objects(script)
+    asked = Asked(model="m", streams=True, num_choices=len(script.choices), shows_usage=False)
+    capture = Capture(asked, takes_tokens=False)
+    seen = [event for event in (json.loads(json.dumps(event)) for event in events) if capture.feed(event)]
+    assert seen == [event for event in events if event["choices"]]
+    assert capture.is_finished
+    assert capture.prompt_ids == ()
+    for choice in capture.choices(None, EndTokens()):
+        assert (choice.sampled_ids, choice.logprobs, choice.reason) == ((), (), None)
+    assert capture.detail() == ""
+    assert capture.usage_prompt_tokens == len(script.prompt_ids or ())
+
+
+def test_an_event_that_only_says_more_than_usage_goes_on() -> None:
+    capture = Capture(Asked(model="m", streams=True, shows_usage=False), takes_tokens=False)
+    first = {"choices": [], "usage": None, "prompt_filter_results": [{"index": 0}]}
+    assert capture.feed(first)
+    assert first == {"choices": [], "prompt_filter_results": [{"index": 0}]}
+    assert not capture.feed({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}})

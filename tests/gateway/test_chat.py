@@ -341,3 +341,22 @@ def test_names_and_aliases_mean_their_policy_and_the_only_policy_answers_to_all(
     with pytest.raises(NotFound, match="checker, gpt-4o, solver") as refused:
         find_route("other", two)
     assert refused.value.code == "model_not_found"
+
+
+def test_a_server_that_is_no_engine_is_sent_the_agents_own_fields_and_nothing_of_ours() -> None:
+    fields: dict[str, Any] = {
+        "n": 2,
+        "temperature": 0.3,
+        "logit_bias": {"5": 3},
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}],
+        "tool_choice": "required",
+        "response_format": {"type": "json_object"},
+        "logprobs": True,
+        "made_up": {"a": 1},
+    }
+    asked = parse(**fields, return_token_ids=True)
+    target = Target(model="gpt-4o-mini", sampling=asked.sampling, captures=False)
+    assert json.loads(Chat().engine_body(asked, target)) == {**fields, "model": "gpt-4o-mini", "messages": [USER]}
+    capped = parse(Limits(max_output_tokens=7), max_completion_tokens=9)
+    target = Target(model="m", sampling=capped.sampling, captures=False)
+    assert json.loads(Chat().engine_body(capped, target))["max_completion_tokens"] == 7
