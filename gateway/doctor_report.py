@@ -131,7 +131,7 @@ def report_of(seen: Seen) -> Report:
     ours = [call for call in calls if call.policy is not None]
     numbers = [counts(episode.calls, episode.run) for episode in seen.episodes]
     timelines = [fold(episode.calls, episode.run) for episode in seen.episodes]
-    trained = [node for timeline in timelines for tree in timeline.trees for node in tree.nodes]
+    trained = [node for timeline in timelines for tree in timeline.trees for node in tree.nodes if node.trained]
     costs = [call.usage.cost for call in calls if call.usage is not None and call.usage.cost is not None]
     left = _left(seen.episodes)
     draft = Report(
