@@ -275,3 +275,49 @@ async def test_without_the_store_a_new_call_is_refused_unless_the_run_says_other
         answer = await call(door, [user("x")])
         row = await door.services.ledger.get_episode("default", answer["episode"])
         assert row.events[0].kind == Reason.UNRECORDED
+
+
+async def ask(door: RunningDoor, route: str, body: Json) -> Json:
+    async with door.client.post(f"{door.url}/v1/{route}", headers=door.headers(), json=body) as response:
+        answer = json.loads(await response.read())
+        assert response.status == 200, answer
+        return {**answer, "episode": response.headers["X-Hone-Episode"]}
+
+
+async def test_a_response_that_names_the_one_before_joins_its_episode(door: RunningDoor) -> None:
+    first = await ask(door, "responses", {"model": "solver", "input": "x"})
+    named = {"model": "solver", "input": "y", "previous_response_id": first["id"]}
+    second = await ask(door, "responses", named)
+    assert second["episode"] == first["episode"]
+    await door.store.finish(first["episode"], EpisodeStatus.OK)
+    third = await ask(door, "responses", {**named, "previous_response_id": second["id"]})
+    assert third["episode"] != first["episode"]
+
+
+async def test_responses_that_send_their_history_are_one_episode(door: RunningDoor) -> None:
+    door.engine.script(tool_turn("call_1"))
+    tools = [{"type": "function", "name": "look", "parameters": {"type": "object"}}]
+    items: list[Json] = [{"role": "user", "content": "find it"}]
+    first = await ask(door, "responses", {"model": "solver", "input": items, "tools": tools})
+    items += [*first["output"], {"type": "function_call_output", "call_id": "call_1", "output": "here"}]
+    second = await ask(door, "responses", {"model": "solver", "input": items, "tools": tools})
+    items += [*second["output"], {"role": "user", "content": "more"}]
+    third = await ask(door, "responses", {"model": "solver", "input": items, "tools": tools})
+    assert first["episode"] == second["episode"] == third["episode"]
+
+
+async def test_messages_are_one_episode_whatever_blocks_the_agent_sends_back(door: RunningDoor) -> None:
+    door.engine.script(tool_turn("call_1"))
+    body: Json = {"model": "solver", "max_tokens": 50, "tools": [{"name": "look", "input_schema": {"type": "object"}}]}
+    turns: list[Json] = [{"role": "user", "content": "find it"}]
+    first = await ask(door, "messages", {**body, "messages": turns})
+    turns.append({"role": "assistant", "content": first["content"]})
+    result = {"type": "tool_result", "tool_use_id": "call_1", "content": "here", "cache_control": {"type": "ephemeral"}}
+    turns.append({"role": "user", "content": [result]})
+    second = await ask(door, "messages", {**body, "system": "new", "messages": turns})
+    turns.append({"role": "assistant", "content": second["content"]})
+    turns.append(
+        {"role": "user", "content": [{"type": "text", "text": "more", "cache_control": {"type": "ephemeral"}}]}
+    )
+    third = await ask(door, "messages", {**body, "messages": turns})
+    assert first["episode"] == second["episode"] == third["episode"]
