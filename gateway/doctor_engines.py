@@ -30,6 +30,7 @@ Say = Callable[[str], None]
 NO_MODEL: Final = (
     "no engine is named and none can be started here (extra `train`, a model): rehearsing against the scripted one"
 )
+PLAIN: Final = "the scripted engine cannot prompt exactly: histories are shown as they are with prompting: plain"
 NAMED: Final = "HONE_ENGINES names engines: leave --engine out to rehearse against them."
 PACKAGES: Final = ("torch", "transformers")
 
@@ -47,6 +48,8 @@ class Chosen(Record, frozen=True):
 
     name: str
     env: dict[str, str]
+    is_plain: bool = False
+    """It cannot prompt exactly."""
 
 
 @asynccontextmanager
@@ -63,8 +66,8 @@ async def rehearsal_engine(
         say(NO_MODEL)
         wanted = RehearsalEngine.SCRIPTED
     if wanted is RehearsalEngine.SCRIPTED:
-        async with _scripted(env, cwd, folder) as url:
-            yield Chosen(name="scripted", env={**env, "HONE_ENGINES": url})
+        async with _scripted(env, cwd, folder, say) as url:
+            yield Chosen(name="scripted", env={**env, "HONE_ENGINES": url}, is_plain=True)
         return
     if tree.get("engines"):
         raise SettingsError(NAMED)
@@ -84,10 +87,12 @@ def _can_start(env: Mapping[str, str], cwd: Path, tree: Mapping[str, Any]) -> bo
 
 
 @asynccontextmanager
-async def _scripted(env: Mapping[str, str], cwd: Path, folder: Path) -> AsyncGenerator[str]:
+async def _scripted(env: Mapping[str, str], cwd: Path, folder: Path, say: Say) -> AsyncGenerator[str]:
     models = [policy.model for policy in load_stores(env, cwd).policies]
     app = create_scripted_engine(models, await asyncio.to_thread(load_encoding))
     listener = listen()
+    if any(policy.prompting != "plain" for policy in load_stores(env, cwd).policies):
+        say(PLAIN)
     async with hosted(app, listener, folder / "engine.log"):
         yield f"http://{HOST}:{port_of(listener)}"
 

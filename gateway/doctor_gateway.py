@@ -83,10 +83,16 @@ class PrivateGateway:
 
 
 @asynccontextmanager
-async def private_gateway(env: Mapping[str, str], cwd: Path, folder: Path) -> AsyncGenerator[PrivateGateway]:
-    """Start one with these settings, in this folder; it ends with the block."""
+async def private_gateway(
+    env: Mapping[str, str], cwd: Path, folder: Path, *, is_plain: bool = False
+) -> AsyncGenerator[PrivateGateway]:
+    """Start one with these settings, in this folder; it ends with the block. `is_plain`: no exact prompting."""
     listener = listen()
     settings = private_settings(env, cwd, folder, listener)
+    if is_plain:
+        policies = tuple(policy.model_copy(update={"prompting": "plain"}) for policy in settings.stores.policies)
+        stores = settings.stores.model_copy(update={"policies": policies})
+        settings = settings.model_copy(update={"stores": stores})
     watch = Watch(create_app(settings))
     async with hosted(watch, listener, folder / "gateway.log"), open_ledger(settings.stores) as ledger:
         store = await RedisStore.connect(EmbeddedRedis(settings.stores.data_dir).url)

@@ -58,7 +58,7 @@ async def rehearse(rehearsal: Rehearsal, env: Mapping[str, str], cwd: Path, cons
     try:
         async with (
             rehearsal_engine(rehearsal.engine, env, cwd, folder, say) as engine,
-            private_gateway(engine.env, cwd, folder) as gateway,
+            private_gateway(engine.env, cwd, folder, is_plain=engine.is_plain) as gateway,
         ):
             say(f"running {' '.join(rehearsal.command)} before {gateway.url}, engine: {engine.name}")
             key = await gateway.agent_key()
