@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q install
 
-.PHONY: setup-vllm setup setup-agents demo test check check-types check-rest bench-demo-seeds clean
+.PHONY: setup-vllm setup setup-agents demo test conformance check check-types check-rest bench-demo-seeds clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -76,6 +76,10 @@ test: setup setup-agents
 	$(BIN)/python -m pytest
 
 # Types on one core, everything else on the other.
+# Every rule of the contract on `hone gateway` before a scripted engine; `python -m tests.conformance --help` tries others.
+conformance: setup
+	$(BIN)/python -m tests.conformance --complete --json bench/results/conformance.json
+
 check: setup
 	@$(MAKE) --no-print-directory -j2 --output-sync=target check-types check-rest
 

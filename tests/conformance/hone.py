@@ -7,10 +7,7 @@ Three processes of their own (engine, gateway, the embedded Redis that the gatew
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -18,9 +15,9 @@ from pathlib import Path
 
 import aiohttp
 
-from tests.conformance.gateway import Engine, Gateway, Keys
+from tests.conformance.gateway import SCOPES, Engine, Gateway, Keys
+from tests.fakes.gateway_process import environment, free_port, new_key, until_ready
 
-ROOT = Path(__file__).parents[2]
 SESSION_HEADER = "X-Claude-Code-Session-Id"
 ENGINE_KEY = "engine-secret"
 
@@ -30,7 +27,7 @@ async def hone_gateway(folder: Path, **env: str) -> AsyncIterator[tuple[Gateway,
     """Start an engine and `hone gateway` before it."""
     data_dir = folder / "data"
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
-        engine_url, url = f"http://127.0.0.1:{_free_port()}", f"http://127.0.0.1:{_free_port()}"
+        engine_url, url = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
         settings = {
             "HONE_PORT": url.rpartition(":")[2],
             "HONE_ENGINES": engine_url,
@@ -47,11 +44,11 @@ async def hone_gateway(folder: Path, **env: str) -> AsyncIterator[tuple[Gateway,
             _running(program, settings, folder / "engine.log"),
             _running(["-m", "gateway.cli", "gateway"], settings, folder / "gateway.log") as gateway,
         ):
-            await _ready(client, f"{url}/health/ready", gateway, folder / "gateway.log")
+            await until_ready(client, url, gateway, folder / "gateway.log")
             agent, operator, other = await asyncio.gather(
-                _key(settings, folder, "--scope", "agent"),
-                _key(settings, folder, *_scopes("agent", "reward", "read", "trainer", "admin")),
-                _key(settings, folder, *_scopes("agent", "reward", "read"), "--tenant", "another"),
+                new_key(settings, data_dir, "agent"),
+                new_key(settings, data_dir, *SCOPES),
+                new_key(settings, data_dir, "agent", "reward", "read", tenant="another"),
             )
             yield (
                 Gateway(
@@ -71,7 +68,7 @@ async def _running(
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, *program, env=_environment(settings), cwd=log.parent, stdout=output, stderr=output
+            sys.executable, *program, env=environment(settings), cwd=log.parent, stdout=output, stderr=output
         )
     try:
         yield process
@@ -79,43 +76,3 @@ async def _running(
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
         await asyncio.wait_for(process.wait(), 30)
-
-
-async def _ready(client: aiohttp.ClientSession, url: str, process: asyncio.subprocess.Process, log: Path) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            if process.returncode is not None:
-                raise RuntimeError(f"the gateway ended; see {log}")
-            try:
-                async with client.get(url) as response:
-                    if response.status == 200:
-                        return
-            except aiohttp.ClientConnectionError:
-                pass  # it does not listen yet
-            await asyncio.sleep(0.05)
-
-
-async def _key(settings: Mapping[str, str], folder: Path, *arguments: str) -> str:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gateway.cli", "keys", "create", *arguments, "--json"),
-        env=_environment(settings),
-        cwd=folder,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    output, _ = await process.communicate()
-    return json.loads(output)["key"]
-
-
-def _scopes(*names: str) -> list[str]:
-    return [part for name in names for part in ("--scope", name)]
-
-
-def _environment(settings: Mapping[str, str]) -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("HONE_")}
-    return {**clean, "PYTHONPATH": str(ROOT), **settings}
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]

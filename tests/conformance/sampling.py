@@ -141,3 +141,23 @@ async def unconstrained(scene: Scene, sibling: Sibling) -> None:
     episode = await scene.open()
     await scene.ask(episode, **sibling.value)
     assert (await scene.samples(episode))["excluded"] == []
+
+
+ROLES = {"train": [], "context": ["role"], "drop": ["role"]}
+
+
+@rule("a run says what becomes of a role: {0}", needs=NEEDS, each={name: (name, why) for name, why in ROLES.items()})
+async def roles(scene: Scene, pair: tuple[str, list[str]]) -> None:
+    said, why = pair
+    episode = await scene.open(run=await scene.run(roles={"helper": said}))
+    await scene.ask(episode, headers={"X-Hone-Role": "helper"})
+    samples = await scene.samples(episode)
+    assert reasons(samples) == why
+    assert [call["role"] for call in await scene.calls(episode)] == ["helper"]
+
+
+@rule("titles are never trained by default", needs=NEEDS)
+async def titles(scene: Scene) -> None:
+    episode = await scene.open()
+    await scene.ask(episode, headers={"X-Hone-Role": "title"})
+    assert reasons(await scene.samples(episode)) == ["role"]

@@ -93,7 +93,7 @@ HI: Json = {"role": "user", "content": "hi"}
 async def gateway_process(data_dir: Path, **env: str) -> AsyncIterator[GatewayProcess]:
     """Start an engine and a gateway before it; both end with the context."""
     async with ScriptedEngine() as engine, aiohttp.ClientSession() as client:
-        port = _free_port()
+        port = free_port()
         settings = {
             "HONE_PORT": str(port),
             "HONE_ENGINES": engine.url,
@@ -104,17 +104,17 @@ async def gateway_process(data_dir: Path, **env: str) -> AsyncIterator[GatewayPr
         log = data_dir.with_suffix(".log")
         with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
-                *_hone("gateway"), env=_environment(settings), cwd=data_dir.parent, stdout=output, stderr=output
+                *hone_program("gateway"), env=environment(settings), cwd=data_dir.parent, stdout=output, stderr=output
             )
         url = f"http://127.0.0.1:{port}"
         try:
-            await _ready(client, url, process, log)
+            await until_ready(client, url, process, log)
             yield GatewayProcess(
                 url=url,
                 engine=engine,
                 client=client,
-                agent_key=await _key(settings, data_dir, "agent"),
-                operator_key=await _key(settings, data_dir, "agent", "reward", "read", "admin"),
+                agent_key=await new_key(settings, data_dir, "agent"),
+                operator_key=await new_key(settings, data_dir, "agent", "reward", "read", "admin"),
                 data_dir=data_dir,
                 pid=process.pid,
             )
@@ -124,22 +124,22 @@ async def gateway_process(data_dir: Path, **env: str) -> AsyncIterator[GatewayPr
             await asyncio.wait_for(process.wait(), 30)
 
 
-def _hone(*arguments: str) -> list[str]:
+def hone_program(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "gateway.cli", *arguments]
 
 
-def _environment(settings: Mapping[str, str]) -> dict[str, str]:
+def environment(settings: Mapping[str, str]) -> dict[str, str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HONE_")}
     return {**clean, "PYTHONPATH": str(ROOT), **settings}
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
 
 
-async def _ready(client: aiohttp.ClientSession, url: str, process: asyncio.subprocess.Process, log: Path) -> None:
+async def until_ready(client: aiohttp.ClientSession, url: str, process: asyncio.subprocess.Process, log: Path) -> None:
     async with asyncio.timeout(60):
         while True:
             assert process.returncode is None, f"the gateway ended; see {log}"
@@ -152,11 +152,12 @@ async def _ready(client: aiohttp.ClientSession, url: str, process: asyncio.subpr
             await asyncio.sleep(0.05)
 
 
-async def _key(settings: Mapping[str, str], data_dir: Path, *scopes: str) -> str:
-    arguments = [part for scope in scopes for part in ("--scope", scope)]
+async def new_key(settings: Mapping[str, str], data_dir: Path, *scopes: str, tenant: str = "default") -> str:
+    """A key as users make one."""
+    arguments = ["--tenant", tenant, *(part for scope in scopes for part in ("--scope", scope))]
     process = await asyncio.create_subprocess_exec(
-        *_hone("keys", "create", *arguments, "--json"),
-        env=_environment(settings),
+        *hone_program("keys", "create", *arguments, "--json"),
+        env=environment(settings),
         cwd=data_dir.parent,
         stdout=asyncio.subprocess.PIPE,
     )
