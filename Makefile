@@ -75,11 +75,11 @@ test: setup setup-agents
 	@$(MAKE) --no-print-directory setup-vllm || echo "vLLM could not be installed: its tests will be skipped."
 	$(BIN)/python -m pytest
 
-# Types on one core, everything else on the other.
 # Every rule of the contract on `hone gateway` before a scripted engine; `python -m tests.conformance --help` tries others.
 conformance: setup
 	$(BIN)/python -m tests.conformance --complete --json bench/results/conformance.json
 
+# Types on one core, everything else on the other.
 check: setup
 	@$(MAKE) --no-print-directory -j2 --output-sync=target check-types check-rest
 
