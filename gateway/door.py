@@ -46,7 +46,9 @@ from tracker.types import ID_PATTERN, Sampling, Scope
 
 __all__ = ["AgentPath", "Door", "normalise"]
 
-NO_PATH: Final = "There is no such path; agents call /v1/chat/completions, /v1/completions, /v1/messages, /v1/models."
+NO_PATH: Final = (
+    "There is no such path; agents call /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/models."
+)
 EMBEDDINGS: Final = "embeddings"
 COUNT: Final = "messages/count_tokens"
 _ROLE: Final = re.compile(ID_PATTERN)
