@@ -286,3 +286,16 @@ async def test_an_ended_episode_is_not_tried_again(
         await client.with_options(max_retries=2).messages.create(model="claude", max_tokens=9, messages=HI)
     assert raised.value.status_code == 410
     assert raised.value.response.headers["x-should-retry"] == "false"
+
+
+async def test_models_that_are_no_policy_are_counted_too(tmp_path: Path) -> None:
+    async with ScriptedEngine() as engine:
+        env = {"HONE_UPSTREAMS": f"judge={engine.url}/v1"}
+        async with running_door(engine, tmp_path, env=env) as door:
+            sdk = anthropic.AsyncAnthropic(base_url=door.url, api_key=door.key, max_retries=0)
+            async with sdk:
+                short = await sdk.messages.count_tokens(model="gpt-4o", messages=HI)
+                system = await sdk.messages.count_tokens(model="gpt-4o", messages=HI, system="be very brief")
+                names = [model.id async for model in sdk.models.list()]
+    assert 0 < short.input_tokens < system.input_tokens
+    assert names == ["solver"]
