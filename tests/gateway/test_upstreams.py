@@ -136,7 +136,7 @@ def sse(*events: Any) -> list[bytes]:
 
 
 async def test_a_judge_runs_beside_the_policy_in_one_episode(
-    engine: ScriptedEngine, judge: Judge, gateway: RunningGateway
+    engine: ScriptedEngine, judge: Judge, gateway: RunningGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     episode = await gateway.open()
     async with agent(episode) as client:
@@ -182,6 +182,10 @@ async def test_a_judge_runs_beside_the_policy_in_one_episode(
     archived = await gateway.until(f"/v1/episodes/{episode['episode_id']}", state="archived")
     assert archived["upstreams"] == shown["upstreams"]
     assert archived["num_samples"] == 1
+    written_files = [path for path in gateway.settings.stores.data_dir.rglob("*") if path.is_file()]
+    assert written_files
+    assert all(KEY.encode() not in path.read_bytes() for path in written_files)
+    assert KEY not in caplog.text
 
 
 async def test_a_stream_passes_one_for_one_and_is_counted(judge: Judge, gateway: RunningGateway) -> None:
