@@ -79,14 +79,23 @@ def is_session_field(field: str) -> bool:
 def session_of(fields: Sequence[str], header: Callable[[str], str | None], body: object) -> bytes | None:
     """The session that a call says it belongs to, by the first of the configured fields that it has.
 
+    A field may have several names, of which the first that is there counts: a sub-agent's header for its parent's
+    session, then the parent's own.
+
     >>> session_of(["body:a.b"], lambda name: None, {"a": {"b": "x"}}) is not None
+    True
+    >>> parents = {"session": "1"}.get
+    >>> session_of(["header:parent|session"], {"parent": "1", "session": "2"}.get, {}) == session_of(
+    ...     ["header:parent|session"], parents, {}
+    ... )
     True
     """
     for field in fields:
-        kind, _, name = field.partition(":")
-        value = header(name.lower()) if kind == "header" else _at(body, name)
-        if value:
-            return _digest("session", field, value)
+        kind, _, names = field.partition(":")
+        for name in names.split("|"):
+            value = header(name.lower()) if kind == "header" else _at(body, name)
+            if value:
+                return _digest("session", field, value)
     return None
 
 

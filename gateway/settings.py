@@ -61,7 +61,7 @@ class GatewaySettings(Settings):
     """How long a client may take to send its body."""
     episode_from: tuple[str, ...] = ()
     """Where calls that name no episode say which session they belong to: `header:NAME` or `body:FIELD.FIELD`, the first
-    that a call has. Calls of one session under one key and task are one episode."""
+    that a call has; `header:ONE|OTHER` is one field. Calls of one session under one key and task are one episode."""
     call_timeout_s: float = Field(default=600.0, gt=0)
     """A call without an end by then is lost."""
     record_timeout_s: float = Field(default=10.0, gt=0)

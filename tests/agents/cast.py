@@ -29,8 +29,10 @@ class Agent:
     play: Play
     says: str
     """What its output must have."""
-    num_calls: int = 2
-    """How many calls of the task itself."""
+    fails: bool = False
+    """Whether it cannot work so: then its output must tell why."""
+    num_calls: int | None = 2
+    """How many calls it makes; `None` where that is a race between its parts."""
     num_rows: int = 1
     """How many rows they make."""
     num_constrained: int = 0
@@ -39,6 +41,10 @@ class Agent:
     """Files that must be there at the end."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Settings of its own: telemetry off, and what its recipe says."""
+    in_episode: bool = True
+    """Tried in an episode that was opened for it."""
+    by_key: bool = False
+    """Tried with an ordinary key and no episode, too."""
     run: Mapping[str, str] = field(default_factory=dict)
     """Settings of the run that its episode belongs to; default: those of the default run."""
 
@@ -63,7 +69,7 @@ CODE: Final = Play(
 )
 
 FRAMEWORKS: Final = (
-    _agent("openai-tools", "openai", "chat"),
+    _agent("openai-tools", "openai", "chat", by_key=True),
     _agent("openai-stream", "openai", "chat", TALK, num_calls=3),
     _agent(
         "openai-structured",
@@ -75,13 +81,13 @@ FRAMEWORKS: Final = (
         num_rows=0,
         num_constrained=1,
     ),
-    _agent("openai-responses", "openai", "responses"),
-    _agent("anthropic-tools", "anthropic", "messages"),
+    _agent("openai-responses", "openai", "responses", by_key=True),
+    _agent("anthropic-tools", "anthropic", "messages", by_key=True),
     _agent("anthropic-stream", "anthropic", "messages", TALK, num_calls=3),
-    _agent("agents-sdk", "openai-agents", "responses", HANDOVER, num_calls=3, num_rows=2, env=NO_TRACING),
+    _agent("agents-sdk", "openai-agents", "responses", HANDOVER, num_calls=3, num_rows=2, env=NO_TRACING, by_key=True),
     _agent("agents-sdk-chat", "openai-agents", "chat", env=NO_TRACING),
     _agent("langchain-chat", "langchain-openai", "chat"),
-    _agent("langchain-messages", "langchain-anthropic", "messages"),
+    _agent("langchain-messages", "langchain-anthropic", "messages", by_key=True),
     _agent("langgraph-by-hand", "langgraph", "chat"),
     _agent("pydantic-ai-chat", "pydantic-ai-slim", "chat", TYPED, says="Lisbon", num_rows=0, num_constrained=2),
     _agent(
@@ -93,10 +99,19 @@ FRAMEWORKS: Final = (
         recipe="recipes/pydantic_ai_chat.py",
         run=FORMS,
     ),
-    _agent("pydantic-ai-responses", "pydantic-ai-slim", "responses"),
+    _agent("pydantic-ai-responses", "pydantic-ai-slim", "responses", by_key=True),
     _agent("pydantic-ai-anthropic", "pydantic-ai-slim", "messages"),
-    _agent("autogen-assistant", "autogen-agentchat", "chat"),
-    _agent("smolagents-tools", "smolagents", "chat", ANSWERING, says=CLERK.final, num_rows=0, num_constrained=2),
+    _agent("autogen-assistant", "autogen-agentchat", "chat", by_key=True),
+    _agent(
+        "smolagents-tools",
+        "smolagents",
+        "chat",
+        ANSWERING,
+        says=CLERK.final,
+        num_rows=0,
+        num_constrained=2,
+        by_key=True,
+    ),
     _agent(
         "smolagents-trained",
         "smolagents",
@@ -120,7 +135,14 @@ def _coder(name: str, package: str, dialect: str, *turns: Cue, aside: str = "A g
     """A coding agent that reads one file and writes another, a turn each."""
     play = Play(turns=tuple((cue,) for cue in turns), final="The file is written.", aside=aside)
     recipe = f"recipes/{name.replace('-', '_')}.sh"
-    said = {"says": play.final, "recipe": recipe, "num_calls": 3, "writes": {"answer.txt": SHOUT}, **more}
+    said = {
+        "says": play.final,
+        "recipe": recipe,
+        "num_calls": 3,
+        "by_key": True,
+        "writes": {"answer.txt": SHOUT},
+        **more,
+    }
     return Agent(name=name, packages=(package,), dialect=dialect, play=play, **said)  # type: ignore[arg-type]
 
 
@@ -148,6 +170,13 @@ CODERS: Final = (
         Cue("Write", {"file_path": "answer.txt", "content": SHOUT}),
     ),
     _coder(
+        "qwen-code",
+        "@qwen-code/qwen-code",
+        "chat",
+        Cue("run_shell_command", {"command": "cat greeting.txt", "is_background": False}),
+        Cue("run_shell_command", {"command": f"echo '{SHOUT}' > answer.txt", "is_background": False}),
+    ),
+    _coder(
         "codex",
         "@openai/codex",
         "responses",
@@ -156,9 +185,15 @@ CODERS: Final = (
     ),
 )
 
+
+def _session(name: str, package: str, dialect: str, *turns: Cue, aside: str = "A greeting", **more: object) -> Agent:
+    """A coding agent with sub-agents or summaries, which only a session field keeps in one implicit episode."""
+    return _coder(name, package, dialect, *turns, aside=aside, **{"in_episode": False, **more})
+
+
 SUBAGENT: Final = {"description": "read it", "prompt": "Read greeting.txt and tell me what it says."}
 SESSIONS: Final = (
-    _coder(
+    _session(
         "opencode-subagent",
         "opencode-ai",
         "chat",
@@ -166,8 +201,10 @@ SESSIONS: Final = (
         Cue("read", {"filePath": "greeting.txt"}),
         Cue("write", {"filePath": "answer.txt", "content": SHOUT}),
         recipe="recipes/opencode.sh",
+        num_calls=8,
+        num_rows=2,
     ),
-    _coder(
+    _session(
         "opencode-compaction",
         "opencode-ai",
         "chat",
@@ -175,8 +212,10 @@ SESSIONS: Final = (
         Cue("write", {"filePath": "answer.txt", "content": SHOUT}),
         recipe="sessions/opencode_compaction.sh",
         aside=f"The file was read; it is still to be written. ({READ_ALREADY})",
+        num_calls=5,
+        num_rows=3,
     ),
-    _coder(
+    _session(
         "claude-code-subagent",
         "@anthropic-ai/claude-code",
         "messages",
@@ -184,8 +223,10 @@ SESSIONS: Final = (
         Cue("Read", {"file_path": "greeting.txt"}),
         Cue("Write", {"file_path": "answer.txt", "content": SHOUT}),
         recipe="recipes/claude_code.sh",
+        num_calls=6,
+        num_rows=2,
     ),
-    _coder(
+    _session(
         "claude-code-compaction",
         "@anthropic-ai/claude-code",
         "messages",
@@ -193,16 +234,30 @@ SESSIONS: Final = (
         Cue("Write", {"file_path": "answer.txt", "content": SHOUT}),
         recipe="sessions/claude_code_compaction.sh",
         aside=f"The file was read; it is still to be written. ({READ_ALREADY})",
+        num_calls=7,
+        num_rows=3,
     ),
-    _coder(
+    _session(
+        "codex-subagent",
+        "@openai/codex",
+        "responses",
+        Cue("multi_agent_v1__spawn_agent", {"message": "Read greeting.txt and tell me what it says."}),
+        Cue("exec_command", {"cmd": f"echo '{SHOUT}' > answer.txt"}),
+        recipe="recipes/codex.sh",
+        num_calls=None,
+        num_rows=2,
+    ),
+    _session(
         "codex-defaults",
         "@openai/codex",
         "responses",
         Cue("exec_command", {"cmd": f"echo '{SHOUT}' > answer.txt"}),
         recipe="sessions/codex_defaults.sh",
-        num_calls=2,
+        says="web_search runs at OpenAI, not here",
+        fails=True,
+        writes={},
     ),
-    _coder(
+    _session(
         "codex-compaction",
         "@openai/codex",
         "responses",
@@ -210,6 +265,8 @@ SESSIONS: Final = (
         Cue("exec_command", {"cmd": f"echo '{SHOUT}' > answer.txt"}),
         recipe="sessions/codex_compaction.sh",
         aside=f"The file was read; it is still to be written. ({READ_ALREADY})",
+        num_calls=4,
+        num_rows=3,
     ),
 )
 CAST: Final = (*FRAMEWORKS, *CODERS, *SESSIONS)

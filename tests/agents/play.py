@@ -28,6 +28,8 @@ from tests.fakes.gateway_process import GatewayProcess, gateway_process
 
 Json = dict[str, Any]
 LIMIT_S = 60
+SESSION_FIELDS = ("header:X-Claude-Code-Session-Id", "header:x-parent-session-id|x-session-id", "header:session-id")
+"""How Claude Code, OpenCode and Codex name a session: their titles, sub-agents and summaries join by it."""
 FILES: Json = {"greeting.txt": "hello from the file\n"}
 """What lies in the folder that an agent works in."""
 
@@ -131,17 +133,17 @@ async def _episode(gateway: GatewayProcess, episode_id: str) -> Json:
 
 async def play_all(agents: Sequence[Agent], identity: str, out: Path, env: Json) -> None:
     """Play one after another, and write what became of each."""
-    with tempfile.TemporaryDirectory(prefix="hone-agents-") as folder:
-        async with Wire() as wire, gateway_process(Path(folder) / "data", HONE_PUBLIC_URL=wire.url, **env) as gateway:
-            wire.target = gateway.url
-            for agent in agents:
-                report = await play(gateway, wire, agent, identity, model="HONE_ENGINES" in env)
-                target = out / f"{agent.name}.json"
-                target.write_text(json.dumps(asdict(report), ensure_ascii=False, indent=1))
-                print(
-                    f"{agent.name}: exit {report.status}, {len(report.exchanges)} requests, {report.seconds} s",
-                    flush=True,
-                )
+    data_dir = Path(tempfile.mkdtemp(prefix="gateway-", dir=out)) / "data"
+    async with Wire() as wire, gateway_process(data_dir, HONE_PUBLIC_URL=wire.url, **env) as gateway:
+        wire.target = gateway.url
+        for agent in agents:
+            report = await play(gateway, wire, agent, identity, model="HONE_ENGINES" in env)
+            target = out / f"{agent.name}.json"
+            target.write_text(json.dumps(asdict(report), ensure_ascii=False, indent=1))
+            print(
+                f"{agent.name}: exit {report.status}, {len(report.exchanges)} requests, {report.seconds} s",
+                flush=True,
+            )
 
 
 def main() -> None:
@@ -157,7 +159,10 @@ def main() -> None:
         os.execvp(environments.LOOPBACK[0], [*environments.LOOPBACK, sys.executable, "-m", "tests.agents.play", *again])
     options.out.mkdir(parents=True, exist_ok=True)
     chosen = [agent for agent in CAST if not options.names or agent.name in options.names]
-    env = {"HONE_ENGINES": options.engine} if options.engine else {}
+    env = {
+        "HONE_EPISODE_FROM": ",".join(SESSION_FIELDS),
+        **({"HONE_ENGINES": options.engine} if options.engine else {}),
+    }
     asyncio.run(play_all(chosen, options.identity, options.out, env))
 
 

@@ -24,7 +24,7 @@ FOLDER: Final = environments.ROOT / "tests" / "transcripts"
 UNKEPT: Final = frozenset({"authorization", "x-api-key", "cookie", "host", "content-length", "connection", "accept"})
 LONG: Final = 1500
 LONG_IN_TOOLS: Final = 120
-_PATH: Final = re.compile(r"/tmp/hone-[a-z-]+-[A-Za-z0-9_]{8}/")  # noqa: S108
+_PATH: Final = re.compile(r"/tmp/hone-[a-z-]+-[A-Za-z0-9_]{8}/")
 _DEVICE: Final = re.compile(r'(device_id\\?"\s*:\s*\\?")[0-9a-f]+')
 _INSTALLATION: Final = re.compile(r'(installation[-_]id\\?"\s*:\s*\\?")[0-9a-f-]+')
 
@@ -40,6 +40,8 @@ def _claude_code(call: Json) -> str:
 
 
 def _codex(call: Json) -> str:
+    if "x-openai-subagent" in call["headers"]:
+        return "subagent"
     return "summary" if "CONTEXT CHECKPOINT COMPACTION" in json.dumps(call["body"]["input"][-1]) else "main"
 
 
@@ -60,17 +62,19 @@ ROLE_OF: Final[Mapping[str, Callable[[Json], str]]] = {
 SESSION_FIELDS: Final[Mapping[str, Sequence[str]]] = {
     "claude-code": ("header:X-Claude-Code-Session-Id",),
     "codex": ("header:session-id",),
-    "opencode": ("header:x-parent-session-id", "header:x-session-id"),
+    "opencode": ("header:x-parent-session-id|x-session-id",),
 }
 NOTES: Final[Mapping[str, str]] = {
     "claude-code": "one prompt: a file is read, another written",
     "claude-code-subagent": "one prompt; a sub-agent (Explore) reads the file first",
     "claude-code-compaction": "two prompts, and /compact between them: the summary is asked for with all tools offered",
     "codex": "one prompt: a file is read, another written, both by shell",
+    "codex-subagent": "one prompt; a sub-agent is started and not waited for; it reports as the user",
     "codex-compaction": "the token limit is passed after the first tool call: the history is summed up, then goes on",
     "opencode": "one prompt; the title is asked for at the same time as the first answer",
     "opencode-subagent": "one prompt; a sub-agent (general) in a session of its own does the work first",
     "opencode-compaction": "the context is full after the first tool call: the history is summed up, then goes on",
+    "qwen-code": "one prompt: a file is read, another written, both by shell; an answer nobody gave begins the history",
     "pi": "one prompt: a file is read, another written",
     "agents-sdk": "a triage agent hands the conversation over to a clerk with a tool",
     "langchain-chat": "two parallel tool calls, then the answer",

@@ -105,6 +105,13 @@ def test_what_is_no_text_or_number_names_no_session(body: object) -> None:
     assert session_of(["body:a.b"], {}.get, body) is None
 
 
+def test_a_field_of_several_names_joins_a_sub_agent_to_the_session_of_its_parent() -> None:
+    fields = ["header:X-Parent|X-Session"]
+    parent, child = {"x-session": "a"}, {"x-parent": "a", "x-session": "b"}
+    assert session_of(fields, parent.get, None) == session_of(fields, child.get, None) is not None
+    assert session_of(fields, {"x-session": "b"}.get, None) != session_of(fields, child.get, None)
+
+
 def test_a_session_of_one_field_is_never_that_of_another() -> None:
     assert session_of(["body:a"], {}.get, {"a": "x"}) != session_of(["body:b"], {}.get, {"b": "x"})
 

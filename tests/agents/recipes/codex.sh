@@ -1,5 +1,5 @@
-# Codex CLI: a provider of its own in config.toml, which speaks Responses. Tools that only OpenAI's servers can run
-# (web search) and its tools in namespaces (sub-agents) are off, and so are analytics and the look for updates.
+# Codex CLI: a provider of its own in config.toml, which speaks Responses. Web search is off, as only OpenAI's servers
+# can run it, and so are analytics and the look for updates.
 mkdir -p ~/.codex
 cat > ~/.codex/config.toml <<END
 model = "solver"
@@ -8,8 +8,6 @@ web_search = "disabled"
 check_for_update_on_startup = false
 [analytics]
 enabled = false
-[features]
-multi_agent = false
 [model_providers.hone]
 name = "Hone"
 base_url = "$OPENAI_BASE_URL"

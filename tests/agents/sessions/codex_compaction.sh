@@ -8,8 +8,6 @@ model_auto_compact_token_limit = 6000
 check_for_update_on_startup = false
 [analytics]
 enabled = false
-[features]
-multi_agent = false
 [model_providers.hone]
 name = "Hone"
 base_url = "$OPENAI_BASE_URL"
