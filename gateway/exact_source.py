@@ -18,7 +18,6 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from gateway.dialects.base import Json
-from gateway.dialects.chat import chat_body
 from gateway.engines import Placement
 from gateway.exact_engine import ExactEngine, Rendered, derendering
 from gateway.exact_history import Conversation, Match, read_conversation
@@ -49,7 +48,7 @@ class ExactSource:
     async def ask(self, order: Order, placement: Placement) -> AsyncGenerator[ExactAnswer]:
         """Send the call; its answer has begun when this is entered. Raises `UpstreamFailed`."""
         target = order.target(placement.model)
-        body = cast("Json", decode_json_value(chat_body(order.asked, target)))
+        body = cast("Json", decode_json_value(order.dialect.engine_body(order.asked, target)))
         engine = ExactEngine(self._upstream, placement.engine, order.request_id)
         conversation = read_conversation(order.asked.fields, order.policy or "", order.episode_id)
         rendered, request = await engine.render(body)

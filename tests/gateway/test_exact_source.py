@@ -216,6 +216,55 @@ async def test_the_agent_sees_what_it_asked_for_and_each_choice_is_kept(gateway:
     assert [call["reason"] for call in calls] == [None, None]
 
 
+@pytest.mark.parametrize("mode", ["think", "tools"])
+async def test_responses_stay_on_one_branch_too(gateway: RunningGateway, mode: str) -> None:
+    episode = await gateway.open()
+    items: list[Json] = [{"role": "user", "content": "price?"}]
+    for _ in range(3):
+        body: Json = {"model": "solver", "input": items, "chat_template_kwargs": {"mode": mode}}
+        if mode == "tools":
+            body["tools"] = [{"type": "function", "name": "get", "parameters": {"type": "object"}}]
+        answer = await post(gateway, episode, "/v1/responses", body)
+        items += answer["output"]
+        calls = [item["call_id"] for item in answer["output"] if item["type"] == "function_call"]
+        items += [{"type": "function_call_output", "call_id": call_id, "output": "42"} for call_id in calls]
+        items += [] if calls else [{"role": "user", "content": "more"}]
+    await check_one_branch(gateway, episode)
+
+
+@pytest.mark.parametrize("mode", ["think", "tools"])
+async def test_messages_stay_on_one_branch_too(gateway: RunningGateway, mode: str) -> None:
+    episode = await gateway.open()
+    messages: list[Json] = [{"role": "user", "content": "price?"}]
+    for _ in range(3):
+        body: Json = {"model": "solver", "max_tokens": 20, "system": "brief", "messages": messages}
+        body["chat_template_kwargs"] = {"mode": mode}
+        if mode == "tools":
+            body["tools"] = [{"name": "get", "input_schema": {"type": "object"}}]
+        content = (await post(gateway, episode, "/v1/messages", body))["content"]
+        results = [
+            {"type": "tool_result", "tool_use_id": block["id"], "content": "42"}
+            for block in content
+            if block["type"] == "tool_use"
+        ]
+        messages += [{"role": "assistant", "content": content}, {"role": "user", "content": results or "more"}]
+    await check_one_branch(gateway, episode)
+
+
+async def post(gateway: RunningGateway, episode: Json, path: str, body: Json) -> Json:
+    headers = {"Authorization": f"Bearer {episode['api_key']}"}
+    response = await gateway.admin.post(path, headers=headers, json=body, timeout=60)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+async def check_one_branch(gateway: RunningGateway, episode: Json) -> None:
+    told = await timeline(gateway, episode)
+    assert [one["mode"] for one in prompting(told)] == ["rendered", "stored", "stored"], prompting(told)
+    assert all(one["num_changed"] for one in prompting(told)[1:])
+    assert len(told["branches"]) == 1
+
+
 async def test_another_gateway_finds_what_the_first_one_stored(engine_url: str, tmp_path: Path, redis_url: str) -> None:
     async with exact_gateway(engine_url, tmp_path, redis_url) as first:
         episode = await first.open()
