@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from tests.fakes.gateway_process import gateway_process
-from tests.fakes.gateways import running_gateway
+from tests.fakes.gateways import RunningGateway, running_gateway
 from tests.fakes.scripted_answers import END, SEPARATOR
 from tests.fakes.scripted_engine import Answer, Script, ScriptedEngine
 from tracker.types import Scope
@@ -121,3 +121,20 @@ async def team(client: openai.AsyncOpenAI) -> str:
     assert (await turn(client, helper, **session))[0] == main
     assert (await turn(client, titled, **session))[0] == main
     return main
+
+
+async def test_an_sdk_that_tries_again_leaves_one_episode_in_which_one_attempt_counts(
+    engine: ScriptedEngine, gateway: RunningGateway
+) -> None:
+    engine.script(Script(gate=asyncio.Event()), Script(status=503))
+    client = openai.AsyncOpenAI(
+        base_url=f"{gateway.url}/v1", api_key=gateway.admin.headers["Authorization"][7:], timeout=0.5, max_retries=2
+    )
+    async with client:
+        episode, _ = await turn(client, [{"role": "user", "content": "find it"}])
+    calls = (await gateway.admin.get(f"/v1/episodes/{episode}/timeline")).json()["calls"]
+    assert [(call["retry"], call["state"], call["reason"]) for call in calls] == [
+        (0, "aborted", "superseded"),
+        (1, "failed", "upstream_failed"),
+        (2, "completed", None),
+    ]
