@@ -176,7 +176,10 @@ def _call(block: Block, where: str) -> Json:
     if not (block.id and block.name):
         raise BadRequest(f"{where}: a tool_use has an id and a name.", param=where)
     arguments = decode_as(block.input, Json, f"{where}.input") if bytes(block.input) not in (b"", b"null") else {}
-    written = json.dumps(arguments, ensure_ascii=False)
+    try:
+        written = json.dumps(arguments, ensure_ascii=False)
+    except RecursionError as error:
+        raise BadRequest(f"{where}.input: it is nested too deeply.", param=f"{where}.input") from error
     return {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": written}}
 
 
