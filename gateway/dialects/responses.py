@@ -20,7 +20,7 @@ from gateway.dialects.base import Asked, Json, Limits, Target, Writer, decode_as
 from gateway.dialects.chat import MAX_TOP_LOGPROBS, chat_body
 from gateway.dialects.fields import CommonFields, Int64, check_common, check_limit, sampling_asked
 from gateway.dialects.openai_form import OpenAIForm
-from gateway.dialects.responses_frame import SEALED_REASONING
+from gateway.dialects.responses_frame import SEALED_REASONING, StreamOptions
 from gateway.dialects.responses_input import Conversation
 from gateway.dialects.responses_items import COMPLETED, naming, output_items
 from gateway.dialects.responses_stream import ResponsesWriter
@@ -110,6 +110,7 @@ class Responses(OpenAIForm):
         known = decode_as(body, _Body)
         _refuse_unsupported(fields, known)
         _check_ranges(known, limits)
+        decode_as(fields.get("stream_options", b"{}"), StreamOptions, "stream_options")
         tooling = read_tooling(known.tools or (), known.tool_choice)
         form = response_format(known.text)
         sent = {name: raw for name, raw in fields.items() if name not in TRANSLATED | KEPT_HERE | NOT_OURS}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import Final
 
 import msgspec
 
 from gateway.dialects.base import Asked, Json, decode_as
-from gateway.dialects.responses_items import COMPLETED
+from gateway.dialects.responses_items import COMPLETED, as_fields
 from gateway.dialects.responses_tools import namespaces
 from gateway.message_fold import encode_json
 
@@ -41,7 +41,9 @@ SEALED_REASONING: Final = "reasoning.encrypted_content"
 NOTHING: Final = b"[]"
 
 
-class _StreamOptions(msgspec.Struct):
+class StreamOptions(msgspec.Struct):
+    """What of `stream_options` this dialect defines."""
+
     include_obfuscation: bool | None = None
 
 
@@ -52,7 +54,7 @@ class Frame:
         given = decode_as(asked.request, dict[str, msgspec.Raw])
         self.seals = SEALED_REASONING in decode_as(given.get("include", NOTHING), list[str])
         """Whether reasoning comes with `encrypted_content` too."""
-        self.pads = decode_as(given.get("stream_options", b"{}"), _StreamOptions).include_obfuscation
+        self.pads = decode_as(given.get("stream_options", b"{}"), StreamOptions).include_obfuscation
         """Whether deltas are padded to equal lengths."""
         self.functions = namespaces(decode_as(given.get("tools", NOTHING), list[Json]))
         """Namespace and name of the functions that have a namespace, by their name at the engine."""
@@ -103,19 +105,18 @@ class Frame:
         return self._head + b"," + encode_json(now)[1:]
 
 
-def as_fields(value: object) -> Json:
-    """What an object says; nothing, where there is none."""
-    return cast("Json", value) if isinstance(value, dict) else {}
-
-
 def _counts(given: Json) -> Json:
     """Token counts under the names of this dialect."""
     taken, made = as_fields(given.get("prompt_tokens_details")), as_fields(given.get("completion_tokens_details"))
-    num_in, num_out = given.get("prompt_tokens") or 0, given.get("completion_tokens") or 0
+    num_in, num_out = _count(given.get("prompt_tokens")), _count(given.get("completion_tokens"))
     return {
         "input_tokens": num_in,
-        "input_tokens_details": {"cached_tokens": taken.get("cached_tokens") or 0, "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": _count(taken.get("cached_tokens")), "cache_write_tokens": 0},
         "output_tokens": num_out,
-        "output_tokens_details": {"reasoning_tokens": made.get("reasoning_tokens") or 0},
-        "total_tokens": given.get("total_tokens") or num_in + num_out,
+        "output_tokens_details": {"reasoning_tokens": _count(made.get("reasoning_tokens"))},
+        "total_tokens": num_in + num_out,
     }
+
+
+def _count(value: object) -> int:
+    return value if type(value) is int else 0

@@ -19,8 +19,8 @@ from typing import Any, Final, cast
 from gateway.dialects.base import Json, decode_as
 from tracker.errors import BadRequest
 
-ROLES: Final = frozenset({"user", "system", "developer", "assistant"})
-WORDS: Final = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
+ROLES: Final = ("assistant", "developer", "system", "user")
+WORDS: Final = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 SEALED: Final = "hone1."
 """What `encrypted_content` of ours begins with: the reasoning itself, for clients that bring back nothing else."""
 
@@ -69,21 +69,21 @@ class Conversation:
         if kind == "message":
             self._add_message(item, where)
         elif kind == "function_call":
-            self._turn_for(item, where, is_call=True).add_call(item, where)
+            self._turn_for(item, is_call=True).add_call(item, where)
         elif kind == "function_call_output":
             self._add_output(item, where)
         elif kind == "reasoning":
             if text := _reasoning(item):
-                self._turn_for(item, where, is_call=False).add_reasoning(text)
+                self._turn_for(item, is_call=False).add_reasoning(text)
         else:
             raise _refused_item(str(kind), where)
 
     def _add_message(self, item: Json, where: str) -> None:
         role = item.get("role")
         if role not in ROLES:
-            raise BadRequest(f"{where}.role: write one of {', '.join(sorted(ROLES))}.", param=f"{where}.role")
+            raise BadRequest(f"{where}.role: write one of {', '.join(ROLES)}.", param=f"{where}.role")
         if role == "assistant":
-            self._turn_for(item, where, is_call=False).add_words(item, where)
+            self._turn_for(item, is_call=False).add_words(item, where)
             return
         self._end_turn()
         content = self._content(item.get("content"), f"{where}.content")
@@ -95,7 +95,7 @@ class Conversation:
         call_id = text_field(item, "call_id", where)
         self.messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
 
-    def _turn_for(self, item: Json, where: str, *, is_call: bool) -> _Turn:
+    def _turn_for(self, item: Json, *, is_call: bool) -> _Turn:
         """The assistant's turn that an item belongs to: the one that goes on, or a new one."""
         stem = _stem(item.get("id"))
         turn = self._turn

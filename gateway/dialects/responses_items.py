@@ -54,9 +54,9 @@ def output_items(message: Mapping[str, Any], names: Naming, status: str, scores:
     if parts or not calls:
         items.append(message_item(names, len(items), parts or [text_part("", scores)], COMPLETED))
     for call in calls:
-        function = cast("Json", call.get("function") or {})
+        function = as_fields(call.get("function"))
         said = {name: str(function.get(name) or "") for name in ("name", "arguments")}
-        items.append(call_item(names, len(items), {"call_id": call.get("id"), **said}, COMPLETED))
+        items.append(call_item(names, len(items), {"call_id": str(call.get("id") or ""), **said}, COMPLETED))
     items[-1]["status"] = status
     return items
 
@@ -74,6 +74,11 @@ def tool_calls_in(words: Mapping[str, Any]) -> list[Json]:
     given: object = words.get("tool_calls")
     calls = cast("list[object]", given) if isinstance(given, list) else []
     return [cast("Json", call) for call in calls if isinstance(call, dict)]
+
+
+def as_fields(value: object) -> Json:
+    """What an object says; nothing, where there is none."""
+    return cast("Json", value) if isinstance(value, dict) else {}
 
 
 def text_part(text: str, scores: list[Json]) -> Json:

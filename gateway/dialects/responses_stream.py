@@ -15,8 +15,16 @@ from typing import Any, Final, cast
 
 from gateway.dialects.base import Asked, Json
 from gateway.dialects.openai_form import MAX_MESSAGE_CHARS, OpenAIForm
-from gateway.dialects.responses_frame import Frame, as_fields
-from gateway.dialects.responses_items import COMPLETED, IN_PROGRESS, naming, output_items, reasoning_in, tool_calls_in
+from gateway.dialects.responses_frame import Frame
+from gateway.dialects.responses_items import (
+    COMPLETED,
+    IN_PROGRESS,
+    as_fields,
+    naming,
+    output_items,
+    reasoning_in,
+    tool_calls_in,
+)
 from gateway.dialects.responses_open import CallStart, OpenCall, OpenItem, OpenReasoning, OpenWords
 from gateway.message_fold import encode_json
 from tracker.errors import HoneError

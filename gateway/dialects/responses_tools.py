@@ -15,8 +15,8 @@ from gateway.dialects.responses_input import engine_name, text_field
 from tracker.errors import BadRequest
 from tracker.types import Record
 
-CHOICES: Final = frozenset({"auto", "none", "required"})
-FORMATS: Final = frozenset({"text", "json_object", "json_schema"})
+CHOICES: Final = ("auto", "none", "required")
+FORMATS: Final = ("json_object", "json_schema", "text")
 FUNCTION_FIELDS: Final = ("name", "description", "parameters", "strict")
 SCHEMA_FIELDS: Final = ("name", "description", "schema", "strict")
 
@@ -40,7 +40,7 @@ def read_tooling(tools: Sequence[Json], choice: str | Json | None) -> Tooling:
     elif isinstance(choice, dict):
         choice = _named(choice, functions)
     elif choice is not None and choice not in CHOICES:
-        raise BadRequest(f"tool_choice: write one of {', '.join(sorted(CHOICES))}, or a function.", param="tool_choice")
+        raise BadRequest(f"tool_choice: write one of {', '.join(CHOICES)}, or a function.", param="tool_choice")
     is_forced = choice not in (None, "auto", "none")
     if functions:
         return Tooling(tools=functions, choice=choice, is_forced=is_forced)
@@ -57,7 +57,7 @@ def response_format(text: Json | None) -> Json | None:
     fields = cast("Json", given) if isinstance(given, dict) else {}
     kind = fields.get("type")
     if kind not in FORMATS:
-        raise BadRequest(f"text.format.type: write one of {', '.join(sorted(FORMATS))}.", param="text.format.type")
+        raise BadRequest(f"text.format.type: write one of {', '.join(FORMATS)}.", param="text.format.type")
     if kind == "text":
         return None
     if kind == "json_object":
@@ -91,7 +91,7 @@ def _functions(tool: Json, where: str) -> list[Json]:
     for function in functions:
         said = function["function"]
         said["name"] = engine_name(said["name"], name)
-        said["description"] = "\n\n".join(filter(None, (tool.get("description"), said.get("description"))))
+        said["description"] = "\n\n".join(filter(None, (_description(tool, where), said.get("description"))))
     return functions
 
 
@@ -101,8 +101,13 @@ def _function(tool: Json, where: str) -> Json:
         if isinstance(tool.get("function"), dict):
             raise BadRequest(f"{where}: here name and parameters stand beside type, not in function.", param=where)
         text_field(tool, "name", where)
+        _description(tool, where)
         return {"type": "function", "function": _given(tool, FUNCTION_FIELDS)}
     raise BadRequest(_instead(str(kind), where), param=where, code="unsupported_tool")
+
+
+def _description(tool: Json, where: str) -> str | None:
+    return None if tool.get("description") is None else text_field(tool, "description", where)
 
 
 def _instead(kind: str, where: str) -> str:

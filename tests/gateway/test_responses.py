@@ -393,18 +393,54 @@ def test_an_answer_can_be_continued_with_nothing_new() -> None:
 
 
 ROLES = st.sampled_from(["user", "assistant", "system"])
-SEED = json.dumps(
-    {
-        "model": "m",
-        "input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}, CALL],
-        "tools": [FUNCTION, {"type": "namespace", "name": "n", "tools": [FUNCTION]}],
-        "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}]},
-        "text": {"format": {"type": "json_schema", "name": "x", "schema": {}}},
-        "reasoning": {"effort": "low"},
-        "stream_options": {"include_obfuscation": True},
-        "stream": True,
-    }
-).encode()
+RICH: Json = {
+    "model": "m",
+    "input": [
+        {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": IMAGE}]},
+        {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}], "encrypted_content": "hone1.aG0="},
+        {
+            "type": "message",
+            "id": f"msg_{'f' * 34}",
+            "role": "assistant",
+            "content": [{"type": "refusal", "refusal": "b"}],
+        },
+        {**CALL, "namespace": "n"},
+        {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "c"}]},
+    ],
+    "tools": [FUNCTION, {"type": "namespace", "name": "n", "description": "d", "tools": [FUNCTION]}],
+    "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}]},
+    "text": {"format": {"type": "json_schema", "name": "x", "schema": {}}, "verbosity": "low"},
+    "reasoning": {"effort": "low", "summary": "auto"},
+    "include": ["reasoning.encrypted_content"],
+    "stream_options": {"include_obfuscation": True},
+    "stream": True,
+    "metadata": {"a": "b"},
+}
+SEED = json.dumps(RICH).encode()
+ODD = st.sampled_from([None, True, 5, -1.5, "", "x", [], ["x"], [[]], {}, {"type": "x"}, {"x": [None]}])
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where every value inside stands."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, each in inner for place in places(each, (*path, key)))]
+
+
+@given(st.sampled_from(places(RICH)[1:]), ODD)
+def test_an_odd_value_anywhere_is_taken_or_refused(place: tuple[Any, ...], odd: Any) -> None:
+    body = json.loads(SEED)
+    at = body
+    for key in place[:-1]:
+        at = at[key]
+    at[place[-1]] = odd
+    try:
+        asked = Responses().parse(json.dumps(body).encode(), Limits())
+    except BadRequest:
+        return
+    engine(asked)
+    writer = Responses().writer(asked, CALL_ID)
+    writer.event({"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}]})
+    writer.done(b"")
 
 
 @given(st.lists(st.tuples(ROLES, st.text(max_size=9)), min_size=1))

@@ -222,6 +222,15 @@ async def test_a_failure_after_the_last_word_takes_the_place_of_what_was_held(
     assert call.state is CallState.FAILED
 
 
+async def test_an_engine_that_leaves_its_end_mark_out_has_answered_all_the_same(
+    door: RunningDoor, client: openai.AsyncOpenAI
+) -> None:
+    said: Any = {"choices": [{"index": 0, "delta": {"content": "yes"}, "finish_reason": "stop"}]}
+    door.engine.script(Script(raw_events=[b"data: " + json.dumps(said).encode() + b"\n\n"]))
+    async with client.responses.stream(model="solver", input="x") as stream:
+        assert (await stream.get_final_response()).output_text == "yes"
+
+
 async def test_log_probabilities_stand_on_the_text(client: openai.AsyncOpenAI) -> None:
     answer = await client.responses.create(
         model="solver", input="hi", include=["message.output_text.logprobs"], max_output_tokens=2

@@ -333,3 +333,34 @@ def test_what_the_agent_sent_is_repeated_as_it_was_written() -> None:
     assert b'{"big":123456789012345678901234567890,"f":1.10}' in whole
     assert json.loads(whole)["error"] is None
     assert json.loads(whole)["status"] == "completed"
+
+
+ODD = st.sampled_from([None, True, 5, -1.5, "", "x", [], ["x"], [[]], {}, {"x": [None]}])
+PATHS = (
+    *((name,) for name in ("created", "usage", "choices")),
+    *(("usage", name) for name in ("prompt_tokens", "completion_tokens", "prompt_tokens_details")),
+    *(("choices", 0, name) for name in ("delta", "message", "logprobs", "finish_reason")),
+    *(("choices", 0, "delta", name) for name in ("content", "reasoning", "refusal", "tool_calls")),
+    *(("choices", 0, "message", name) for name in ("content", "reasoning", "refusal", "tool_calls")),
+    *(("choices", 0, where, "tool_calls", 0, name) for where in ("delta", "message") for name in ("id", "function")),
+    *(("choices", 0, where, "tool_calls", 0, "function", "name") for where in ("delta", "message")),
+    *(("choices", 0, where, "tool_calls", 0, "function", "arguments") for where in ("delta", "message")),
+)
+
+
+@given(st.sampled_from(PATHS), ODD)
+def test_an_odd_word_of_the_engine_breaks_nothing(path: tuple[Any, ...], odd: Any) -> None:
+    words: Json = {"content": "a", "tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{"}}]}
+    choice = {"delta": words, "message": json.loads(json.dumps(words)), "logprobs": {"content": []}}
+    said: Any = {"choices": [choice], "usage": {"prompt_tokens": 1}}
+    at = said
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = odd
+    if not isinstance(said["choices"], list):
+        return  # `Capture` fails such an answer
+    again = json.loads(json.dumps(said))
+    writes = writer()
+    events = read(writes.event(said) + writes.event(chunk({}, "stop")) + writes.done(b""))
+    assert events[-1]["type"].startswith("response.")
+    assert json.loads(writer().whole(again))["object"] == "response"
