@@ -16,18 +16,19 @@ MODELS = SOURCE_ROOT / ".hone" / "models"
 
 
 @pytest.fixture
-def vllm() -> None:
+def model() -> Path:
+    """The folder of the model in the wheel; the test is skipped where there is no vLLM."""
     try:
         find_command(None, None, (SOURCE_ROOT,))
     except SettingsError as error:
         pytest.skip(error.message)
-
-
-@pytest.mark.usefixtures("vllm")
-async def test_two_steps_on_vllm(tmp_path: Path):
     command = [sys.executable, "-m", "trainer.models", "smollm2", "--cache-dir", str(MODELS)]
-    model = subprocess.run(command, check=True, cwd=SOURCE_ROOT, capture_output=True, text=True).stdout.strip()
-    async with running_stack(tmp_path, Path(model), HONE_LOCAL_ENGINE="vllm") as stack, player(stack) as play:
+    done = subprocess.run(command, check=True, cwd=SOURCE_ROOT, capture_output=True, text=True)
+    return Path(done.stdout.splitlines()[-1])
+
+
+async def test_two_steps_on_vllm(model: Path, tmp_path: Path):
+    async with running_stack(tmp_path, model, HONE_LOCAL_ENGINE="vllm") as stack, player(stack) as play:
         assert "vllm" in stack.child("engine").program.argv[2]
         await play.until_version(2)
 

@@ -135,6 +135,20 @@ async def test_a_tool_call_is_read_from_what_the_model_says(stand: Stand) -> Non
         assert answered.first.finish_reason == "tool_calls"
 
 
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+async def test_a_forced_tool_call_is_honoured_or_refused(stand: Stand, choice: Any) -> None:
+    asked = {"messages": FRANCE, "tools": TOOLS, "tool_choice": choice, "max_tokens": 40, "temperature": 0}
+    for streams in (False, True):
+        if stand.kind == "embedded":
+            with pytest.raises(EngineRefused) as refused:
+                await stand.ask({**asked, "stream": streams})
+            assert refused.value.status == 400
+            continue
+        answered = await stand.ask({**asked, "stream": streams})
+        check_sound(answered)
+        assert [call["function"]["name"] for call in answered.message["tool_calls"]] == ["weather"]
+
+
 async def test_a_conversation_with_tool_results_is_rendered(stand: Stand) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Paris"}'}}
     turns: list[Any] = [
