@@ -16,13 +16,12 @@ from typing import Any, Final, cast
 
 from gateway.dialects.base import Asked, Json
 from gateway.message_fold import decode_json_value
-from tracker.claims import Trace
 from tracker.errors import BadRequest
 from tracker.types import Record
 
 SYSTEM: Final = frozenset({"system", "developer"})
-MAX_TRACES: Final = 128
-"""How many of the last assistant's messages are looked up: more than any agent adds by itself after one of ours."""
+MAX_TRACES: Final = 256
+"""How many traces are looked up, the last ones: an agent adds less than that after an answer of ours."""
 DIGEST_BYTES: Final = 16
 _START: Final = bytes(DIGEST_BYTES)
 _THOUGHT: Final = re.compile(r"\A\s*(?:<think(?:ing)?>)?.*?</think(?:ing)?>", re.DOTALL)
@@ -47,8 +46,8 @@ class Thread(Record, frozen=True):
 
     end: bytes
     """Of all of it."""
-    traces: tuple[Trace, ...]
-    """Where it may hold an answer of ours, the last one first."""
+    traces: tuple[bytes, ...]
+    """What answers of ours that it may hold are found by, those of the last one first."""
 
 
 def conversation_of(asked: Asked) -> Conversation:
@@ -101,7 +100,7 @@ def thread_of(conversation: Conversation) -> Thread:
     True
     """
     state = _START
-    traces: list[Trace] = []
+    traces: list[bytes] = []
     for message in conversation.messages:
         if message.get("role") in SYSTEM:
             continue
@@ -111,15 +110,16 @@ def thread_of(conversation: Conversation) -> Thread:
     return Thread(end=state, traces=tuple(reversed(traces[-MAX_TRACES:])))
 
 
-def traces_of(before: bytes, answer: Mapping[str, Any]) -> tuple[Trace, ...]:
-    """How an answer that was given after `before` is found: by each of its tool calls, or as a whole."""
+def traces_of(before: bytes, answer: Mapping[str, Any]) -> tuple[bytes, ...]:
+    """How an answer that was given after `before` is found: as a whole, and by each of its tool calls.
+
+    The whole comes first, since some engines give the same ids in every conversation.
+    """
     items = list(items_of(answer))
     if not items:
         return ()
-    exact = _extended(before, items)
-    ids = [call_id for _, call_id, _ in _tool_calls(answer) if call_id]
-    keys = [_key_of(call_id) for call_id in dict.fromkeys(ids)] or [exact]
-    return tuple(Trace(key=key, exact=exact) for key in keys)
+    ids = dict.fromkeys(call_id for _, call_id, _ in _tool_calls(answer) if call_id)
+    return (_extended(before, items), *map(_key_of, ids))
 
 
 def answer_of(message: bytes) -> Json | None:
@@ -149,14 +149,13 @@ def system_of(messages: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(texts)
 
 
-def _recalled(before: bytes, message: Mapping[str, Any]) -> tuple[Trace, ...]:
-    """Where a message of the assistant is looked for: by its first tool call, else as a whole, then by the ids of tool
-    calls that stand in its text."""
+def _recalled(before: bytes, message: Mapping[str, Any]) -> tuple[bytes, ...]:
+    """What a message of the assistant is looked for by: itself, its first tool call, or those that its text names."""
     traces = traces_of(before, message)
-    if not traces or traces[0].key != traces[0].exact:
-        return traces[:1]
+    if not traces or len(traces) > 1:
+        return traces[:2]
     named = dict.fromkeys(_NAMED_ID.findall(text_of(message.get("content"))))
-    return traces + tuple(Trace(key=_key_of(each), exact=traces[0].exact) for each in [*named][:MAX_NAMED_IDS])
+    return (*traces, *map(_key_of, [*named][:MAX_NAMED_IDS]))
 
 
 def _key_of(call_id: str) -> bytes:

@@ -18,15 +18,6 @@ PENDING_MS: Final = 60_000
 """How long an episode that was claimed may take to be created."""
 
 
-class Trace(Record, frozen=True):
-    """One message that may be an answer of this gateway, or is one."""
-
-    key: bytes
-    """Digest by which it is found: of a tool call's id, or else of the answer and all that stands before it."""
-    exact: bytes
-    """Digest of the answer and all that stands before it: decides among answers that share a tool call's id."""
-
-
 class Claim(Record, frozen=True):
     """What a call that names no episode says of itself."""
 
@@ -42,8 +33,8 @@ class Claim(Record, frozen=True):
     """The SDK's retry count: above 0, the call joins the episode of an attempt with the same body."""
     session: bytes | None = None
     """Digest of the session that the call says it belongs to."""
-    traces: tuple[Trace, ...] = ()
-    """The assistant's messages of its conversation, the last one first."""
+    traces: tuple[bytes, ...] = ()
+    """Digests by which answers of its conversation are found, those of the last one first."""
     avoided: str = ""
     """An episode that is known to take no call any more, whatever the store says of it."""
 
@@ -64,8 +55,9 @@ class Note(Record, frozen=True):
 
     scope: bytes
     attempt: str
-    answers: tuple[Trace, ...] = ()
-    """Its answers, if it was completed; several keys may lead to one."""
+    answers: tuple[bytes, ...] = ()
+    """Digests by which its answers are found, if it was completed: each as a whole after all that stands before it, and
+    by its tool calls' ids."""
     role: str = "main"
 
 

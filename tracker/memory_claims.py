@@ -30,7 +30,6 @@ class _Attempt:
 @dataclass(slots=True)
 class _Answer:
     episode_id: str
-    exact: bytes
     role: str
     num_claims: int = 0
 
@@ -63,8 +62,7 @@ class MemoryClaims:
             if attempt.name == note.attempt:
                 attempt.state = FAILED if call.state in UNDELIVERED else GAVE
         for trace in note.answers:
-            answer = _Answer(episode_id=call.episode_id, exact=trace.exact, role=note.role)
-            self._answers[note.scope, trace.key].append(answer)
+            self._answers[note.scope, trace].append(_Answer(episode_id=call.episode_id, role=note.role))
 
     def _takes(self, episode_id: str, claim: Claim) -> bool:
         return episode_id != claim.avoided and self._is_open(episode_id, claim.now_ms)
@@ -97,11 +95,11 @@ class MemoryClaims:
         for trace in claim.traces:
             known = [
                 answer
-                for answer in self._answers.get((claim.scope, trace.key), ())
+                for answer in self._answers.get((claim.scope, trace), ())
                 if named is None or answer.episode_id == named
             ]
             if known:
-                return self._least_claimed([answer for answer in known if answer.exact == trace.exact] or known, claim)
+                return self._least_claimed(known, claim)
         return None
 
     def _least_claimed(self, answers: Iterable[_Answer], claim: Claim) -> _Answer | None:

@@ -1,6 +1,6 @@
 """The Lua sources for implicit episodes; `redis_claims.py` gives each a typed function.
 
-An answer is `CLAIMS EPISODE EXACT ROLE` in the list of the digest it is found by, oldest first. The attempts with one
+An answer is `CLAIMS EPISODE ROLE` in the list of each digest it is found by, oldest first. The attempts with one
 body are a hash: a number for each name, and under the number `STATE RETRY RETRIED EPISODE`, where the state is
 `flight`, `gave` or `failed`. How an episode stands is read from its own keys. Bodies and texts are never here.
 """
@@ -82,9 +82,9 @@ end
 local function parsed(key, named)
   local all = {}
   for n, entry in ipairs(redis.call('LRANGE', key, 0, -1)) do
-    local claims, episode, exact, role = string.match(entry, '^(%d+) (%S+) (%S+) (%S+)$')
+    local claims, episode, role = string.match(entry, '^(%d+) (%S+) (%S+)$')
     if not named or episode == named then
-      all[#all + 1] = {place = n - 1, claims = tonumber(claims), episode = episode, exact = exact, role = role}
+      all[#all + 1] = {place = n - 1, claims = tonumber(claims), episode = episode, role = role}
     end
   end
   return all
@@ -103,15 +103,12 @@ end
 
 local function of_answers(named)
   for n = 3, #KEYS do
-    local known, same = parsed(KEYS[n], named), {}
-    for _, answer in ipairs(known) do
-      if answer.exact == ARGV[n + 9] then same[#same + 1] = answer end
-    end
+    local known = parsed(KEYS[n], named)
     if #known > 0 then
-      local found = least_claimed(#same > 0 and same or known)
+      local found = least_claimed(known)
       if not found then return nil end
       local claims = string.format('%d', found.claims + 1)
-      redis.call('LSET', KEYS[n], found.place, table.concat({claims, found.episode, found.exact, found.role}, ' '))
+      redis.call('LSET', KEYS[n], found.place, table.concat({claims, found.episode, found.role}, ' '))
       return found
     end
   end

@@ -25,12 +25,11 @@ async def claim(run: Run, keys: RedisKeys, wanted: Claim) -> Claimed:
     session = attempts if wanted.session is None else keys.session(wanted.scope, wanted.session)
     episode_id, is_open, role = await run(
         lua.CLAIM,
-        [attempts, session, *(keys.answers(wanted.scope, trace.key) for trace in wanted.traces)],
+        [attempts, session, *(keys.answers(wanted.scope, trace) for trace in wanted.traces)],
         [
             *(keys.prefix, wanted.now_ms, wanted.proposed, wanted.attempt, wanted.retry),
             *(int(wanted.session is not None), wanted.avoided, PENDING_MS),
             *(ATTEMPT_TTL_MS, EPISODE_TTL_MS, MAX_ATTEMPTS),
-            *(trace.exact.hex() for trace in wanted.traces),
         ],
     )
     return Claimed(episode_id=episode_id.decode(), is_open=is_open == 1, role=role.decode() or None)
@@ -49,5 +48,5 @@ def packed_note(keys: RedisKeys, call: Call, note: Note | None) -> bytes:
         return b""
     attempts = keys.attempts(note.scope, call.body_digest)
     state = "failed" if call.state in UNDELIVERED else "gave"
-    answers = [(keys.answers(note.scope, trace.key), trace.exact.hex()) for trace in note.answers]
+    answers = [keys.answers(note.scope, trace) for trace in note.answers]
     return msgspec.msgpack.encode((attempts, note.attempt, state, note.role, answers))

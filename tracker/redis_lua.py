@@ -100,7 +100,8 @@ BEGIN: Final = Script(
 local tombstone, due, routing = KEYS[8], KEYS[9], KEYS[10]
 local prefix, ttl, episode, call, worker, deadline, intent = unpack(ARGV, 1, 7)
 local pin, policy, engines, started, mark = unpack(ARGV, 8, 12)
-local state, engine, fixed, head_policy = unpack(redis.call('HMGET', m, 'state', 'engine', 'fixed', 'policy'))
+local home = 'engine:' .. policy
+local state, engine, fixed, head_policy = unpack(redis.call('HMGET', m, 'state', home, 'fixed', 'policy'))
 if not state then
   return {redis.call('EXISTS', tombstone) == 1 and 'deleted' or 'unknown'}
 end
@@ -138,7 +139,7 @@ local index = redis.call('HINCRBY', m, 'next', 1) - 1
 engine = engine or ''
 if engines ~= '' and not string.find(' ' .. engines .. ' ', ' ' .. engine .. ' ', 1, true) then
   engine = string.match(engines, '%S+')
-  redis.call('HSET', m, 'engine', engine)
+  redis.call('HSET', m, home, engine)
 end
 if mark ~= '' then redis.call('HSETNX', m, 'mark', mark) end
 active(started)
@@ -200,9 +201,9 @@ local function leave_note(attempts, attempt, state, role, answers)
   local entry = place and redis.call('HGET', attempts, '#' .. place)
   if entry then redis.call('HSET', attempts, '#' .. place, (string.gsub(entry, '^%S+', state))) end
   for _, answer in ipairs(answers) do
-    redis.call('RPUSH', answer[1], table.concat({'0', episode, answer[2], role}, ' '))
-    redis.call('LTRIM', answer[1], -512, -1)
-    redis.call('PEXPIRE', answer[1], tonumber(redis.call('HGET', m, 'idle') or '0') + answer_ttl)
+    redis.call('RPUSH', answer, '0 ' .. episode .. ' ' .. role)
+    redis.call('LTRIM', answer, -512, -1)
+    redis.call('PEXPIRE', answer, tonumber(redis.call('HGET', m, 'idle') or '0') + answer_ttl)
   end
 end
 

@@ -41,13 +41,13 @@ def read_back(transcript: Json) -> list[tuple[str, str | None]]:
         asked = dialect.parse(json.dumps(call["body"]).encode(), Limits())
         conversation = conversation_of(asked)
         thread, shape = thread_of(conversation), shape_of(asked, conversation)
-        known = [answered[episode, trace.key] for trace in thread.traces if (episode, trace.key) in answered]
+        known = [answered[episode, trace] for trace in thread.traces if (episode, trace) in answered]
         lineage = known[0] if known else None
         first = marks.setdefault(episode, shape.mark) if shape.mark else b""
         role = settled_role(shape, lineage, first)
         told.append((role, lineage))
         for trace in traces_of(thread.end, call["answer"]) if "answer" in call else ():
-            answered[episode, trace.key] = role
+            answered[episode, trace] = role
     return told
 
 

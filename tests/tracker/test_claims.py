@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.tracker.call_strategies import call_of, intent
-from tracker.claims import PENDING_MS, Claim, Note, Trace
+from tracker.claims import PENDING_MS, Claim, Note
 from tracker.clock import SystemClock
 from tracker.errors import Gone, NotFound
 from tracker.memory_store import MemoryStore
@@ -32,11 +32,11 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[EpisodeStore]:
     await store.close()
 
 
-def trace(key: str, exact: str = "") -> Trace:
-    return Trace(key=key.encode().ljust(16, b"."), exact=(exact or key).encode().ljust(16, b"."))
+def trace(key: str) -> bytes:
+    return key.encode().ljust(16, b".")
 
 
-def claim_of(proposed: str, *traces: Trace, **fields: object) -> Claim:
+def claim_of(proposed: str, *traces: bytes, **fields: object) -> Claim:
     known = {"scope": SCOPE, "attempt": f"try-{proposed}", "body_digest": f"body-{proposed}", "now_ms": 100}
     return Claim(proposed=proposed, traces=traces, **(known | fields))  # type: ignore[arg-type]
 
@@ -46,7 +46,7 @@ async def opened(store: EpisodeStore, episode_id: str) -> None:
 
 
 async def answered(
-    store: EpisodeStore, episode_id: str, *answers: Trace, call_id: str = "", body: str = "", **fields: object
+    store: EpisodeStore, episode_id: str, *answers: bytes, call_id: str = "", body: str = "", **fields: object
 ) -> None:
     """A call of this episode, recorded with these answers."""
     begun = intent(call_id or f"call-{episode_id}", episode_id, started_ms=100)
@@ -104,13 +104,13 @@ async def test_a_single_answer_may_be_gone_on_from_twice(store: EpisodeStore) ->
 
 
 async def test_among_equal_tool_call_ids_the_same_history_decides(store: EpisodeStore) -> None:
-    for name, exact in (("ep-1", "x"), ("ep-2", "y")):
+    for name, whole in (("ep-1", "x"), ("ep-2", "y")):
         await opened(store, name)
-        await answered(store, name, trace("call_0", exact))
-    assert await episode(store, claim_of("new", trace("call_0", "y"))) == "ep-2"
-    assert await episode(store, claim_of("new", trace("call_0", "rewritten"))) == "ep-1"
+        await answered(store, name, trace(whole), trace("call_0"))
+    assert await episode(store, claim_of("new", trace("y"), trace("call_0"))) == "ep-2"
+    assert await episode(store, claim_of("new", trace("rewritten"), trace("call_0"))) == "ep-1"
     await store.finish("ep-2", EpisodeStatus.OK)
-    assert await episode(store, claim_of("new", trace("call_0", "y"))) == "new"
+    assert await episode(store, claim_of("new", trace("y"), trace("call_0"))) == "new"
 
 
 async def test_an_ended_episode_is_not_gone_on_with(store: EpisodeStore) -> None:
