@@ -120,3 +120,19 @@ async def test_plain_prompting_shows_the_drift(stand: Stand, tmp_path: Path, red
     async with gateway_with(stand, tmp_path, redis_url, "plain") as gateway:
         told = await converse(gateway, streams=False)
     assert len(told["branches"]) > 1
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_choices_and_stop_strings_are_those_of_a_chat(
+    stand: Stand, tmp_path: Path, redis_url: str, streams: bool
+) -> None:
+    async with gateway_with(stand, tmp_path, redis_url) as gateway:
+        episode = await gateway.open()
+        body = {"model": "solver", "messages": FRANCE, "max_tokens": 24, "n": 2, "stop": [" "], "stream": streams}
+        headers = {"Authorization": f"Bearer {episode['api_key']}"}
+        answer = await gateway.admin.post("/v1/chat/completions", headers=headers, json=body, timeout=120)
+        assert answer.status_code == 200, answer.text
+        (call,) = (await gateway.admin.get(f"/v1/episodes/{episode['episode_id']}/timeline")).json()["calls"]
+    assert (call["reason"], len(call["choices"])) == (None, 2)
+    assert all(" " not in choice["message"]["content"] for choice in call["choices"])
+    assert " " not in (_streamed(answer.text) if streams else answer.json()["choices"][0]["message"]["content"])
