@@ -24,8 +24,11 @@ async def probed(gateway: Gateway, engine: Engine) -> Gateway:
 
 async def _routes(gateway: Gateway) -> AsyncIterator[str]:
     keys = gateway.keys
+    for form in FORMS.values():
+        body = {"model": gateway.model, **form.body("a probe")}
+        if (await gateway.send("POST", form.path, body, key=keys.agent)).status not in ABSENT:
+            yield form.name
     asked = [
-        *((form.name, "POST", form.path, keys.agent) for form in FORMS.values()),
         ("count_tokens", "POST", "/v1/messages/count_tokens", keys.agent),
         ("embeddings", "POST", "/v1/embeddings", keys.agent),
         ("models", "GET", "/v1/models", keys.agent),
@@ -36,8 +39,8 @@ async def _routes(gateway: Gateway) -> AsyncIterator[str]:
         ("policies", "GET", "/v1/policies", keys.read),
     ]
     for name, method, path, key in asked:
-        body: Json | None = {} if method == "POST" else None
-        if (await gateway.send(method, path, body, key=key)).status not in ABSENT:
+        empty: Json | None = {} if method == "POST" else None
+        if (await gateway.send(method, path, empty, key=key)).status not in ABSENT:
             yield name
 
 

@@ -34,7 +34,7 @@ class Rule:
     area: str = ""
     alone: bool = False
     """It changes what other rules would see, or measures time: nothing runs beside it."""
-    timeout_s: float = 20.0
+    timeout_s: float = 30.0
 
     async def run(self, scene: Scene) -> None:
         await self.agent(scene, *self.arguments)
@@ -54,7 +54,7 @@ def rule(
     needs: Iterable[str] = (),
     each: Mapping[str, Any] | None = None,
     alone: bool = False,
-    timeout_s: float = 20.0,
+    timeout_s: float = 30.0,
 ) -> Callable[[Agent], Family]:
     """Make a rule of an agent; with `each`, one for every sibling, which it gets as its second argument."""
 

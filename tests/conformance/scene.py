@@ -162,7 +162,7 @@ class Scene:
         assert answered.status in (200, 201), (answered.status, answered.raw)
         return answered.json
 
-    async def until(self, ask: Callable[[], Awaitable[T]], timeout_s: float = 8.0) -> T:
+    async def until(self, ask: Callable[[], Awaitable[T]], timeout_s: float = 15.0) -> T:
         """The first answer that is true."""
         until_s = time.monotonic() + timeout_s
         while not (answer := await ask()):
