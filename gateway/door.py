@@ -132,9 +132,9 @@ class Door:
         caller = await self._services.keys.authenticate(headers.one("authorization"), headers.one("x-api-key"))
         if caller.episode_id is None:
             caller.require(Scope.AGENT)
-        if path.route == "models":
+        if path.route == "models" or path.response is not None:
             _require_method("GET", scope["method"], reply)
-            await reply.whole(self._models(path.model))
+            await reply.whole(await self._shown(path, caller))
             return
         if dialect is None and path.route not in (COUNT, EMBEDDINGS):
             raise NotFound(NO_PATH, code="unknown_path")
@@ -149,6 +149,12 @@ class Door:
         arrival = await self._arrival(dialect, path, headers, caller, body)
         async with ClientWatch(receive) as client:
             await self._serve(dialect, arrival, headers, reply, client)
+
+    async def _shown(self, path: AgentPath, caller: Caller) -> bytes:
+        """What can be read here: an answer given earlier, one model, or all of them."""
+        if path.response is None:
+            return self._models(path.model)
+        return await self._responses.read(caller.tenant, path.response, caller.episode_id)
 
     async def _serve(
         self, dialect: Dialect, arrival: Arrival, headers: RequestHeaders, reply: Reply, client: ClientWatch

@@ -29,6 +29,8 @@ class AgentPath(Record, frozen=True):
     """One of `ROUTES`."""
     model: str | None = None
     """The name behind `models/`."""
+    response: str | None = None
+    """The id behind `responses/`."""
     episode_id: str | None = None
     """From `/e/{episode_id}/v1/…`."""
     task: str | None = None
@@ -39,7 +41,7 @@ def normalise(raw_path: bytes) -> AgentPath | None:
     """What a path means to the agent's door; `None` if it is none of its. Raises `NotFound` on a refused one.
 
     >>> normalise(b"//v1//v1/chat/completions/")
-    AgentPath(route='chat/completions', model=None, episode_id=None, task=None)
+    AgentPath(route='chat/completions', model=None, response=None, episode_id=None, task=None)
     >>> normalise(b"/e/ep-1/v1/models").episode_id
     'ep-1'
     >>> normalise(b"/v1/reward") is None
@@ -68,6 +70,8 @@ def _route(segments: list[str], episode_id: str | None, task: str | None) -> Age
         return AgentPath(route=route, episode_id=episode_id, task=task)
     if len(segments) == 2 and segments[0] == "models":
         return AgentPath(route="models", model=unquote(segments[1]), episode_id=episode_id, task=task)
+    if len(segments) == 2 and segments[0] == "responses" and segments[1].startswith("resp_"):
+        return AgentPath(route="responses", response=segments[1], episode_id=episode_id, task=task)
     return None
 
 

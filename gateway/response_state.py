@@ -13,12 +13,12 @@ from typing import Final, cast
 
 from gateway.dependencies import Services
 from gateway.dialects.base import Asked
-from gateway.dialects.responses import ID_PREFIX, answer_items, with_items
+from gateway.dialects.responses import ID_PREFIX, answer_items, recorded_response, with_items
 from gateway.identity import episode_id_of
 from gateway.message_fold import decode_json_value
 from gateway.story import recorded_calls
 from tracker.errors import BadRequest, NotFound
-from tracker.types import Call, CallState
+from tracker.types import Call, CallState, EpisodeRow
 
 MAX_KEPT_BYTES: Final = 32 * 2**20
 DIALECT: Final = "responses"
@@ -40,28 +40,45 @@ class ResponseState:
             return asked
         return with_items(asked, (*await self._find(tenant, asked.previous), *asked.messages))
 
+    async def read(self, tenant: str, call_id: str, episode_id: str | None) -> bytes:
+        """An answer as it was given; the key of one episode reads no other. Raises `NotFound`."""
+        if episode_id is None or episode_id == episode_id_of(call_id):
+            row = await self._row(tenant, call_id)
+            call = None if row is None else await self._recorded_in(row, call_id)
+            if call is not None:
+                return recorded_response(call)
+        told = f"Response with id {call_id[:200]!r} not found: name an answer that is complete."
+        raise NotFound(told, param="response_id", code="response_not_found")
+
     def keep(self, call: Call) -> None:
         """Remember a call that was recorded."""
         if call.dialect == DIALECT and call.state is CallState.COMPLETED:
             self._put(call.call_id, _items(call))
 
     async def _find(self, tenant: str, call_id: str) -> Items:
-        episode_id = episode_id_of(call_id) if call_id.startswith(ID_PREFIX) else None
-        if episode_id is None:
-            raise _not_found(call_id)
-        try:
-            row = await self._services.ledger.get_episode(tenant, episode_id)
-        except NotFound:
-            raise _not_found(call_id) from None
-        if call_id in self._kept:
+        row = await self._row(tenant, call_id)
+        if row is not None and call_id in self._kept:
             self._kept.move_to_end(call_id)
             return self._kept[call_id]
+        call = None if row is None else await self._recorded_in(row, call_id)
+        if call is None:
+            raise _not_found(call_id)
+        return self._put(call_id, _items(call))
+
+    async def _row(self, tenant: str, call_id: str) -> EpisodeRow | None:
+        """The episode that an answer's id leads to, if it is there for this tenant."""
+        episode_id = episode_id_of(call_id) if call_id.startswith(ID_PREFIX) else None
+        try:
+            return None if episode_id is None else await self._services.ledger.get_episode(tenant, episode_id)
+        except NotFound:
+            return None
+
+    async def _recorded_in(self, row: EpisodeRow, call_id: str) -> Call | None:
+        """The call, if its answer was completed."""
         for call in await recorded_calls(self._services, row):
-            if call.call_id == call_id:
-                if call.state is not CallState.COMPLETED:
-                    raise _not_found(call_id)
-                return self._put(call_id, _items(call))
-        raise _not_found(call_id)
+            if call.call_id == call_id and call.state is CallState.COMPLETED:
+                return call
+        return None
 
     def _put(self, call_id: str, items: Items) -> Items:
         if call_id not in self._kept:

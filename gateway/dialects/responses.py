@@ -25,8 +25,9 @@ from gateway.dialects.responses_input import Conversation
 from gateway.dialects.responses_items import COMPLETED, naming, output_items
 from gateway.dialects.responses_stream import ResponsesWriter
 from gateway.dialects.responses_tools import Tooling, read_tooling, response_format
-from gateway.message_fold import encode_json
+from gateway.message_fold import decode_json_value, encode_json
 from tracker.errors import BadRequest
+from tracker.types import Call
 
 OWN_WORDS: Final = frozenset({"input", "instructions", "metadata", "client_metadata", "guided_json"})
 UNSUPPORTED: Final[Mapping[str, str]] = {
@@ -154,6 +155,19 @@ def answer_items(message: Json, call_id: str) -> tuple[bytes, ...]:
     """An answer as the items that stand for it in a conversation that goes on."""
     items = output_items(message, naming(call_id), COMPLETED, [])
     return tuple(encode_json(item) for item in items)
+
+
+def recorded_response(call: Call) -> bytes:
+    """The response object of a call on the record."""
+    choice, counted = call.choices[0], call.usage
+    num_in = len(call.prompt_ids) if counted is None else counted.prompt_tokens
+    num_out = len(choice.sampled_ids) if counted is None else counted.completion_tokens
+    said: Json = {
+        "created": call.started_ms // 1000,
+        "choices": [{"message": decode_json_value(choice.message), "finish_reason": choice.finish_reason}],
+        "usage": {"prompt_tokens": num_in, "completion_tokens": num_out},
+    }
+    return ResponsesWriter(Asked(model=call.model, request=call.request), call.call_id).whole(said)
 
 
 class _Instructions(msgspec.Struct):

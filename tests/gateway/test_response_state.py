@@ -51,6 +51,9 @@ async def test_an_archived_answer_is_continued_in_another_episode(
     path = f"/v1/episodes/{episode['episode_id']}"
     await gateway.admin.post(f"{path}/finish", json={"status": "ok"})
     await gateway.until(path, state="archived")
+    again = await gateway.admin.get(f"/v1/responses/{first['id']}")
+    assert again.json()["output"] == first["output"]
+    assert again.json()["usage"] == first["usage"]
     key = (await gateway.open())["api_key"]
     async with running_gateway(engine, tmp_path, {"HONE_REDIS_URL": redis_url}) as other:
         second = await respond(other, key, "two", previous=first["id"])

@@ -154,6 +154,24 @@ async def test_a_chain_of_answers(door: RunningDoor, client: openai.AsyncOpenAI,
     assert last.prompt_ids[: len(last.prompt_ids) - 2] != ()
 
 
+async def test_an_answer_can_be_read_again(door: RunningDoor, client: openai.AsyncOpenAI) -> None:
+    given = await client.responses.create(model="solver", input="hi", metadata={"a": "b"}, tools=[TOOL])
+    answer = given.to_dict()
+    again = (await client.responses.retrieve(str(answer["id"]))).to_dict()
+    assert again.pop("created_at") != 0
+    assert again == {name: value for name, value in answer.items() if name != "created_at"}
+    other = door.services.keys.session_key("default", await door.open_episode())
+    for key in (other, door.services.keys.session_key("other", await door.open_episode(tenant="other"))):
+        async with openai.AsyncOpenAI(base_url=f"{door.url}/v1", api_key=key, max_retries=0) as stranger:
+            with pytest.raises(openai.NotFoundError):
+                await stranger.responses.retrieve(str(answer["id"]))
+    async with openai.AsyncOpenAI(base_url=f"{door.url}/v1", api_key=door.key, max_retries=0) as agent:
+        assert (await agent.responses.retrieve(str(answer["id"]))).metadata == {"a": "b"}
+        with pytest.raises(openai.APIStatusError) as refused:
+            await agent.responses.delete(str(answer["id"]))
+        assert refused.value.status_code == 405
+
+
 async def test_what_is_no_answer_of_ours_cannot_be_continued(
     door: RunningDoor, client: openai.AsyncOpenAI, episode: str
 ) -> None:
