@@ -23,6 +23,8 @@ from tracker.redis_server import EmbeddedRedis
 
 MAX_REQUEST_LINE_BYTES: Final = 64 * 1024
 KEEP_ALIVE_S: Final = 75
+WORKER_SILENCE_S: Final = 60
+"""How long a worker may say nothing before it is replaced: a busy machine takes its time to start one."""
 WORKER_APP: Final = "gateway.app:create_app_of_environment"
 
 
@@ -65,6 +67,7 @@ def _options(settings: GatewaySettings) -> dict[str, Any]:
         "proxy_headers": False,
         "h11_max_incomplete_event_size": MAX_REQUEST_LINE_BYTES,
         "timeout_keep_alive": KEEP_ALIVE_S,
+        "timeout_worker_healthcheck": WORKER_SILENCE_S,
         "timeout_graceful_shutdown": settings.shutdown_s,
         "lifespan": "on",
         "ws": "none",
