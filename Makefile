@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q install
 
-.PHONY: setup-vllm setup setup-agents demo test conformance check check-types check-rest bench-demo-seeds clean
+.PHONY: setup-vllm setup setup-agents bench-agents demo test conformance check check-types check-rest bench-demo-seeds clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -94,6 +94,9 @@ check-rest:
 
 bench-demo-seeds: setup
 	$(BIN)/python -m bench.demo_seeds
+
+bench-agents: setup setup-agents
+	$(BIN)/python -m bench.agents
 
 bench-%: setup
 	$(BIN)/python -m bench.$(subst -,_,$*)

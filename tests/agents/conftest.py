@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.agents import environments
-from tests.agents.cast import CAST, Agent
+from tests.agents.cast import Agent
+from tests.agents.coders import CAST
 
 collect_ignore_glob = ["recipes/*"]  # programs, and their packages are in another environment
 Json = dict[str, Any]

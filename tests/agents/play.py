@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.agents import environments
-from tests.agents.cast import CAST, Agent
+from tests.agents.cast import Agent
+from tests.agents.coders import CAST
 from tests.agents.mind import mind
 from tests.agents.wire import Exchange, Wire
 from tests.fakes.gateway_process import GatewayProcess, gateway_process
@@ -30,6 +31,8 @@ Json = dict[str, Any]
 LIMIT_S = 60
 SESSION_FIELDS = ("header:X-Claude-Code-Session-Id", "header:x-parent-session-id|x-session-id", "header:session-id")
 """How Claude Code, OpenCode and Codex name a session: their titles, sub-agents and summaries join by it."""
+MODEL_TOKENS = 48
+"""How long a real model may talk."""
 FILES: Json = {"greeting.txt": "hello from the file\n"}
 """What lies in the folder that an agent works in."""
 
@@ -70,7 +73,7 @@ async def play(gateway: GatewayProcess, wire: Wire, agent: Agent, identity: str,
         files = {path.name: path.read_text() for path in work.iterdir() if path.is_file()}
     return Report(
         agent=agent.name,
-        version=environments.version(agent.kind, agent.packages[0]),
+        version=environments.version(agent.kind, agent.package),
         dialect=agent.dialect,
         identity=identity,
         status=status,
@@ -159,10 +162,9 @@ def main() -> None:
         os.execvp(environments.LOOPBACK[0], [*environments.LOOPBACK, sys.executable, "-m", "tests.agents.play", *again])
     options.out.mkdir(parents=True, exist_ok=True)
     chosen = [agent for agent in CAST if not options.names or agent.name in options.names]
-    env = {
-        "HONE_EPISODE_FROM": ",".join(SESSION_FIELDS),
-        **({"HONE_ENGINES": options.engine} if options.engine else {}),
-    }
+    env = {"HONE_EPISODE_FROM": ",".join(SESSION_FIELDS)}
+    if options.engine:
+        env |= {"HONE_ENGINES": options.engine, "HONE_MAX_OUTPUT_TOKENS": str(MODEL_TOKENS)}
     asyncio.run(play_all(chosen, options.identity, options.out, env))
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.agents.cast import CAST, Agent
+from tests.agents.cast import Agent
+from tests.agents.coders import CAST
 from tests.agents.conftest import Played
 from tests.agents.verdict import complaints
 

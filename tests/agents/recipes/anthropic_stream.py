@@ -10,12 +10,11 @@ async def main() -> None:
     async with AsyncAnthropic() as client:
         for question in ("Hello!", "Tell me more.", "And then?"):
             messages.append({"role": "user", "content": question})
+            count = await client.messages.count_tokens(model="claude-sonnet-4-5", messages=messages)
             async with client.messages.stream(model="claude-sonnet-4-5", max_tokens=500, messages=messages) as stream:
                 said = "".join([text async for text in stream.text_stream])
             messages.append({"role": "assistant", "content": said})
-            print(said)
-        count = await client.messages.count_tokens(model="claude-sonnet-4-5", messages=messages)
-        print(count.input_tokens > 0)
+            print(f"{count.input_tokens} tokens: {said}")
 
 
 asyncio.run(main())
