@@ -26,7 +26,8 @@ class _Episode:
     head: EpisodeHead
     state: EpisodeState = EpisodeState.OPEN
     status: EpisodeStatus | None = None
-    engine: str | None = None
+    engines: dict[str | None, str] = field(default_factory=dict[str | None, str])
+    """policy -> the engine its calls go to."""
     next_index: int = 0
     pins: dict[str, int] = field(default_factory=dict[str, int])
     intents: dict[str, Intent] = field(default_factory=dict[str, Intent])
@@ -101,7 +102,9 @@ class MemoryStore:
         episode = self._get(intent.episode_id)
         known = episode.intents.get(intent.call_id)
         if known is not None:
-            return Begun(index=known.index, version=known.version, engine=episode.engine, mark=episode.mark)
+            return Begun(
+                index=known.index, version=known.version, engine=episode.engines.get(intent.policy), mark=episode.mark
+            )
         if episode.state is not EpisodeState.OPEN:
             raise Gone(f"Episode {intent.episode_id} has ended; open a new one.")
         if intent.call_id in episode.calls:
@@ -109,13 +112,13 @@ class MemoryStore:
         version, repinned_from = self._pin(episode, intent.policy, pin)
         episode.mark = episode.mark or mark
         episode.active_ms = max(episode.active_ms, intent.started_ms)
-        if engines and episode.engine not in engines:
-            episode.engine = engines[0]
+        if engines and episode.engines.get(intent.policy) not in engines:
+            episode.engines[intent.policy] = engines[0]
         begun = Begun(
             index=episode.next_index,
             version=version,
             repinned_from=repinned_from,
-            engine=episode.engine,
+            engine=episode.engines.get(intent.policy),
             mark=episode.mark,
         )
         episode.next_index += 1

@@ -43,7 +43,7 @@ class Begun(Record, frozen=True):
     repinned_from: int | None = None
     """The version the episode was pinned to until now, where that one became too old or was withdrawn."""
     engine: str | None = None
-    """The engine the episode is on."""
+    """The engine that the episode's calls to this policy go to."""
     mark: bytes = b""
     """What the first call of the episode that had a mark looked like; this one's own if it is the first."""
 
@@ -99,8 +99,8 @@ class EpisodeStore(Claims, Protocol):
         """Write the intent and pin the version. `pin` is the run's: `episode` or `call`.
 
         A head with a fixed `version` always gets that one. `engines` are those the call may go to, best first: the
-        episode stays on its engine if it is one of them, else it moves to the first. `mark` is remembered if it is the
-        first that is not empty. Raises `Gone` unless the episode is open, `NotFound` if unknown,
+        episode stays on its engine for the policy if it is one of them, else it moves to the first. `mark` is kept
+        if it is the first that is not empty. Raises `Gone` unless the episode is open, `NotFound` if unknown,
         `Unavailable` if the store is full.
         """
         ...

@@ -181,6 +181,8 @@ async def test_an_episode_stays_on_its_engine_while_calls_may_go_there(store: Ep
     begun = [await store.begin_call(intent(f"c{number}"), "episode", engines) for number, engines in enumerate(wanted)]
     assert [call.engine for call in begun] == ["one", "one", "one", "two", "two", "three"]
     assert (await store.begin_call(intent("c0"), "episode", ("one",))).engine == "three", "the same call, not one more"
+    assert (await store.begin_call(intent("d0", policy="checker"), "episode", ("four",))).engine == "four"
+    assert (await store.begin_call(intent("c9"), "episode", ("four", "three"))).engine == "three", "each policy its own"
 
 
 async def test_calls_that_begin_an_episode_at_once_agree_on_its_engine(store: EpisodeStore) -> None:
