@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from tests.conformance import (
     answers,
+    cutting,
     episodes,
     faults,
     groups,
     implicit,
+    leaving,
     merging,
     messages,
     requests,
     responses,
+    retries,
     rewards,
     sampling,
     security,
@@ -23,7 +26,9 @@ from tests.conformance.rules import Rule, rules_of
 
 AREAS = (
     streaming,
+    cutting,
     faults,
+    leaving,
     requests,
     answers,
     responses,
@@ -34,6 +39,7 @@ AREAS = (
     rewards,
     groups,
     episodes,
+    retries,
     implicit,
     security,
     swap,
