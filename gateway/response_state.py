@@ -52,8 +52,9 @@ class ResponseState:
 
     def keep(self, call: Call) -> None:
         """Remember a call that was recorded."""
-        if call.dialect == DIALECT and call.state is CallState.COMPLETED:
-            self._put(call.call_id, _items(call))
+        items = _items(call) if call.dialect == DIALECT and call.state is CallState.COMPLETED else None
+        if items is not None:
+            self._put(call.call_id, items)
 
     async def _find(self, tenant: str, call_id: str) -> Items:
         row = await self._row(tenant, call_id)
@@ -61,9 +62,10 @@ class ResponseState:
             self._kept.move_to_end(call_id)
             return self._kept[call_id]
         call = None if row is None else await self._recorded_in(row, call_id)
-        if call is None:
+        items = None if call is None else _items(call)
+        if items is None:
             raise _not_found(call_id)
-        return self._put(call_id, _items(call))
+        return self._put(call_id, items)
 
     async def _row(self, tenant: str, call_id: str) -> EpisodeRow | None:
         """The episode that an answer's id leads to, if it is there for this tenant."""
@@ -90,11 +92,11 @@ class ResponseState:
         return items
 
 
-def _items(call: Call) -> Items:
-    """The whole conversation up to and with the answer."""
+def _items(call: Call) -> Items | None:
+    """The whole conversation up to and with the answer; `None` if that is no message."""
     message: object = decode_json_value(call.choices[0].message) if call.choices else None
     if not isinstance(message, dict):
-        raise _not_found(call.call_id)
+        return None
     return (*call.messages, *answer_items(cast("dict[str, object]", message), call.call_id))
 
 

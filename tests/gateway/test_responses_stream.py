@@ -250,6 +250,16 @@ def test_a_call_whose_name_comes_late_opens_when_it_is_known() -> None:
     assert (item["call_id"], item["name"], item["arguments"]) == ("c1", "look", "{}")
 
 
+def test_a_function_in_a_namespace_is_called_as_the_agent_knows_it() -> None:
+    tools = [{"type": "namespace", "name": "agents", "tools": [{"type": "function", "name": "spawn"}]}]
+    call = {"index": 0, "id": "c1", "function": {"name": "agents__spawn", "arguments": "{}"}}
+    events = written([{"tool_calls": [call]}], "tool_calls", tools=tools)
+    (added,) = [event["item"] for event in events if event["type"] == "response.output_item.added"]
+    (item,) = events[-1]["response"]["output"]
+    assert [(each["namespace"], each["name"]) for each in (added, item)] == [("agents", "spawn")] * 2
+    assert back([item])[0]["tool_calls"][0]["function"]["name"] == "agents__spawn"
+
+
 def test_a_call_without_an_id_gets_one() -> None:
     deltas: list[Json] = [{"tool_calls": [{"index": 0, "function": {"name": "look", "arguments": "{}"}}]}]
     (item,) = written(deltas)[-1]["response"]["output"]
