@@ -28,7 +28,7 @@ from tests.agents.wire import Exchange, Wire
 from tests.fakes.gateway_process import GatewayProcess, gateway_process
 
 Json = dict[str, Any]
-LIMIT_S = 60
+LIMIT_S = 120
 SESSION_FIELDS = ("header:X-Claude-Code-Session-Id", "header:x-parent-session-id|x-session-id", "header:session-id")
 """How Claude Code, OpenCode and Codex name a session: their titles, sub-agents and summaries join by it."""
 MODEL_TOKENS = 48
