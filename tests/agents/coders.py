@@ -64,7 +64,7 @@ SESSIONS: Final = (
         "claude-code-compaction",
         "@anthropic-ai/claude-code",
         "messages",
-        "`/compact` between two prompts: one episode, and a row before, one for the summary and one after it",
+        "`/compact` between two prompts: one episode, three rows",
         CLAUDE,
         recipe="sessions/claude_code_compaction.sh",
         aside=SUMMARY,
