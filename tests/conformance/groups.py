@@ -164,7 +164,7 @@ async def no_variance(scene: Scene, std: bool) -> None:
 
 @rule("a round whose time is up with one member scored is skipped, with its reason", needs=NEEDS)
 async def too_few_scored(scene: Scene) -> None:
-    run = await scene.run(group_size=3, group_timeout_s=3, reward_grace_s=0)
+    run = await scene.run(group_size=3, group_timeout_s=5, reward_grace_s=0)
     first, second = await scene.open(run=run), await scene.open(run=run)
     await scene.ask(first)
     await scene.reward(first, 1)
