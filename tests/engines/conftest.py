@@ -70,10 +70,11 @@ def _running(argv: tuple[str, ...], env: dict[str, str], log: Path, health: str)
     with log.open("wb") as output, subprocess.Popen(argv, env=env, stdout=output, stderr=output) as process:
         try:
             deadline = time.monotonic() + START_S
-            while not _answers(health):
-                assert process.poll() is None, log.read_text(errors="replace")[-3000:]
-                assert time.monotonic() < deadline, log.read_text(errors="replace")[-3000:]
-                time.sleep(0.2)
+            with httpx.Client(timeout=2) as http:
+                while not _answers(http, health):
+                    assert process.poll() is None, log.read_text(errors="replace")[-3000:]
+                    assert time.monotonic() < deadline, log.read_text(errors="replace")[-3000:]
+                    time.sleep(0.3)
             yield
         finally:
             process.terminate()
@@ -83,9 +84,9 @@ def _running(argv: tuple[str, ...], env: dict[str, str], log: Path, health: str)
                 process.kill()
 
 
-def _answers(url: str) -> bool:
+def _answers(http: httpx.Client, url: str) -> bool:
     try:
-        return httpx.get(url, timeout=2).is_success
+        return http.get(url).is_success
     except httpx.TransportError:
         return False
 
