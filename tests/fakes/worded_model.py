@@ -4,7 +4,8 @@ Its layers add nothing, so that the next token follows from the last one alone: 
 answer with a token of its own, which leads to one answer, word for word. The templates do what drifts in the field:
 `think` strips thinking from history, `tools` writes arguments in another order than they were sampled in, `letters` is
 sampled as single letters that the tokenizer would write as one token, `plain` changes nothing. The mode is given as
-`chat_template_kwargs: {"mode": …}`. A program for the same reason as `tiny_model.py`.
+`chat_template_kwargs: {"mode": …}`; else a conversation that begins with "think" thinks, and tools are used where there
+are any. A program for the same reason as `tiny_model.py`.
 """
 
 import sys
@@ -27,7 +28,8 @@ ANSWERS = (
 )
 MERGES = (("a", "b"), ("ab", "c"))
 TEMPLATE = (
-    "{%- set mode = mode | default('plain') -%}"
+    "{%- set told = 'think' if messages[0].content == 'think' else 'tools' if tools else 'plain' -%}"
+    "{%- set mode = mode | default(told) -%}"
     "{%- for tool in tools or [] -%}{{ tool.function.name }}\n{% endfor -%}"
     "{%- for m in messages -%}"
     "<|im_start|>{{ m.role }}{{ '\n' }}"

@@ -237,8 +237,7 @@ async def test_messages_stay_on_one_branch_too(gateway: RunningGateway, mode: st
     episode = await gateway.open()
     messages: list[Json] = [{"role": "user", "content": "price?"}]
     for _ in range(3):
-        body: Json = {"model": "solver", "max_tokens": 20, "system": "brief", "messages": messages}
-        body["chat_template_kwargs"] = {"mode": mode}
+        body: Json = {"model": "solver", "max_tokens": 20, "system": mode, "messages": messages}
         if mode == "tools":
             body["tools"] = [{"name": "get", "input_schema": {"type": "object"}}]
         content = (await post(gateway, episode, "/v1/messages", body))["content"]

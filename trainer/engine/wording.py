@@ -99,9 +99,15 @@ class _Words:
             self._reader = ToolCallReader(state.held, state.num_calls)
 
     def push(self, ids: Sequence[int], *, is_last: bool) -> Said:
+        """Take the next ids, one by one, so that what comes out does not depend on how they were cut."""
         self.role_sent = True
-        text = "".join(self._text.push(token_id) for token_id in ids) + (self._text.flush() if is_last else "")
-        return Said(text) if self._reader is None else self._reader.push(text, is_last=is_last)
+        texts = [self._text.push(token_id) for token_id in ids]
+        texts += [self._text.flush()] if is_last else []
+        if self._reader is None:
+            return Said("".join(texts))
+        said = [self._reader.push(text, is_last=False) for text in texts]
+        said += [self._reader.push("", is_last=True)] if is_last else []
+        return Said("".join(one.content for one in said), tuple(call for one in said for call in one.tool_calls))
 
     def state(self) -> WordingState:
         window_ids, num_read = self._text.window()
