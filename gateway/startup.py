@@ -25,7 +25,7 @@ from gateway.engines import EnginePool, Fitness
 from gateway.hotswap import HotSwap
 from gateway.lookups import RunCache, VersionBook
 from gateway.settings import GatewaySettings
-from tracker.archive import Sweeper
+from tracker.archive import audit, sweep
 from tracker.clock import SystemClock
 from tracker.errors import Conflict, SettingsError
 from tracker.ledger import SqlLedger
@@ -41,6 +41,8 @@ SESSION_SECRET: Final = "session-keys"  # noqa: S105 - a name, no secret
 HEARTBEAT_S: Final = 1.0
 HEARTBEAT_TTL_MS: Final = 8_000
 """A worker that missed this much of its heartbeats is dead, and its calls are lost."""
+AUDIT_S: Final = 5.0
+"""Between two comparisons of the open episodes in SQL with the episode store."""
 REDIS_CHECK_S: Final = 0.5
 PARENT_CHECK_S: Final = 0.5
 
@@ -132,8 +134,9 @@ async def _start_duties(services: Services) -> None:
     beat = partial(store.heartbeat, services.worker_id, HEARTBEAT_TTL_MS)
     await beat()
     services.duties.start("heartbeat", beat, HEARTBEAT_S)
-    sweeper = Sweeper(store, services.ledger, services.clock)
-    services.duties.start("sweeper", sweeper.sweep, settings.sweep_interval_s)
+    stored = (store, services.ledger, services.clock)
+    services.duties.start("sweeper", partial(sweep, *stored), settings.sweep_interval_s)
+    services.duties.start("audit", partial(audit, *stored), AUDIT_S)
     services.duties.start("engines", services.swap.keep_up, settings.poll_interval_s)
     if settings.workers > 1:
         services.duties.start("parent", partial(_end_after, os.getppid()), PARENT_CHECK_S)

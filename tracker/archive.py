@@ -3,7 +3,8 @@
 `archive_episode` seals an episode, reads all of it, and commits it to SQL in one transaction; only then may the episode
 store let it go. Each step is safe to repeat and is derived from what is stored, so a process that dies between two of
 them leaves something that the next sweep finishes, in any gateway. Episodes that one sweep cannot finish do not keep it
-from the others; what went wrong is raised when it is through. When the steps run is left to `Sweeper`'s owner.
+from the others; what went wrong is raised when it is through. `sweep` does what an ended episode waits for; `audit`
+looks at every open one, takes longer, and keeps nobody waiting. When they run is left to their owner.
 """
 
 from __future__ import annotations
@@ -26,8 +27,6 @@ KEEP_MS: Final = 600_000
 """How long the episode store keeps an archived episode: late callers are told that it ended, not that it is unknown."""
 ORPHAN_MS: Final = 60_000
 """How long an episode may stand in SQL alone: it is created there first."""
-AUDIT_MS: Final = 5_000
-"""How often the open episodes in SQL are compared with the episode store."""
 
 
 class Packed(Record, frozen=True):
@@ -39,32 +38,19 @@ class Packed(Record, frozen=True):
     """The chain over the receipts of its calls, in order of `index` (hex)."""
 
 
-class Sweeper:
-    """Runs the steps: those that an ended episode waits for each time, the audit now and then."""
-
-    def __init__(self, store: EpisodeStore, ledger: Ledger, clock: Clock) -> None:
-        self._store = store
-        self._ledger = ledger
-        self._clock = clock
-        self._audit_ms = 0
-
-    async def sweep(self) -> list[Group]:
-        """One round."""
-        now_ms = self._clock.now_ms()
-        audit = now_ms >= self._audit_ms
-        self._audit_ms = now_ms + AUDIT_MS if audit else self._audit_ms
-        return await sweep(self._store, self._ledger, self._clock, audit=audit)
-
-
-async def sweep(store: EpisodeStore, ledger: Ledger, clock: Clock, *, audit: bool = True) -> list[Group]:
-    """Every step once, in the order in which they lead to each other; the groups that were settled."""
+async def sweep(store: EpisodeStore, ledger: Ledger, clock: Clock) -> list[Group]:
+    """What ended episodes wait for, each step in the order that leads to the next; the groups that were settled."""
     await abandon_due(store, clock.now_ms())
-    troubles = await audit_open(store, ledger, clock) if audit else []
-    troubles += await archive_finishing(store, ledger, clock)
+    troubles = await archive_finishing(store, ledger, clock)
     settled = await ledger.settle_groups(clock.now_ms())
-    if troubles:
-        raise HoneError(f"{len(troubles)} episodes could not be swept: {troubles[0].message}") from troubles[0]
+    _raise_first(troubles)
     return settled
+
+
+async def audit(store: EpisodeStore, ledger: Ledger, clock: Clock) -> None:
+    """Compare what SQL holds as not archived with the episode store, and end what has no future."""
+    rows = await ledger.open_episodes(clock.now_ms() + 1)
+    _raise_first(await _each(_audit(store, ledger, row, clock.now_ms()) for row in rows))
 
 
 async def archive_episode(store: EpisodeStore, ledger: Ledger, episode_id: str, clock: Clock) -> bool:
@@ -87,12 +73,6 @@ async def abandon_due(store: EpisodeStore, now_ms: int) -> None:
 async def archive_finishing(store: EpisodeStore, ledger: Ledger, clock: Clock) -> list[HoneError]:
     """Archive what has ended and has no call in flight any more; what kept some of them from it."""
     return await _each(archive_episode(store, ledger, episode_id, clock) for episode_id in await store.finishing())
-
-
-async def audit_open(store: EpisodeStore, ledger: Ledger, clock: Clock) -> list[HoneError]:
-    """Compare what SQL holds as not archived with the episode store, and end what has no future; what went wrong."""
-    rows = await ledger.open_episodes(clock.now_ms() + 1)
-    return await _each(_audit(store, ledger, row, clock.now_ms()) for row in rows)
 
 
 def packed(view: EpisodeView, run: RunSettings, now_ms: int) -> Packed:
@@ -194,6 +174,11 @@ async def _each(steps: Iterable[Awaitable[object]]) -> list[HoneError]:
         except HoneError as trouble:
             troubles.append(trouble)
     return troubles
+
+
+def _raise_first(troubles: list[HoneError]) -> None:
+    if troubles:
+        raise HoneError(f"{len(troubles)} episodes could not be swept: {troubles[0].message}") from troubles[0]
 
 
 def _versions(calls: Iterable[Call]) -> dict[str, int]:

@@ -21,7 +21,7 @@ from gateway.paths import AgentPath
 from gateway.requests import RequestHeaders
 from tests.fakes.running import RunningDoor, running_door, until
 from tests.fakes.scripted_engine import Answer, Script, ScriptedEngine
-from tracker.archive import Sweeper
+from tracker.archive import audit, sweep
 from tracker.clock import SystemClock
 from tracker.errors import Unavailable
 from tracker.exclusion import exclusions
@@ -251,8 +251,9 @@ async def test_calls_that_name_their_episode_cost_no_claim(tmp_path: Path) -> No
 async def test_an_idle_episode_ends_well_and_its_call_can_still_be_rewarded(door: RunningDoor) -> None:
     await door.services.ledger.put_run("default", RunSettings(run="default", idle_s=0))
     first = await call(door, [user("x")])
-    sweeper = Sweeper(door.store, door.services.ledger, door.services.clock)
-    await sweeper.sweep()
+    stored = (door.store, door.services.ledger, door.services.clock)
+    await audit(*stored)
+    await sweep(*stored)
     row = await door.services.ledger.get_episode("default", first["episode"])
     assert (row.state, row.status, row.head.group_id) == ("archived", EpisodeStatus.OK, None)
     again = await call(door, [user("x"), said(first), user("y")])

@@ -12,7 +12,8 @@ import pytest
 from tests.tracker.building import call
 from tests.tracker.databases import Clock
 from tests.tracker.filling import rewarded
-from tracker.archive import KEEP_MS, ORPHAN_MS, Sweeper, archive_episode, sweep
+from tracker import archive
+from tracker.archive import KEEP_MS, ORPHAN_MS, archive_episode
 from tracker.codec import decode_calls
 from tracker.errors import Conflict, HoneError, NotFound, Unavailable
 from tracker.ledger import SqlLedger
@@ -25,11 +26,21 @@ from tracker.types import (
     EpisodeState,
     EpisodeStatus,
     Event,
+    Group,
     GroupState,
     Intent,
     Reason,
     RunSettings,
 )
+
+
+async def sweep(store: EpisodeStore, ledger: Ledger, clock: Clock) -> list[Group]:
+    """Everything that a gateway does without being asked, once."""
+    try:
+        await archive.audit(store, ledger, clock)
+    finally:
+        settled = await archive.sweep(store, ledger, clock)
+    return settled
 
 
 class Killed(Exception):
@@ -266,20 +277,15 @@ async def test_a_store_that_is_away_ends_the_round(ledger: SqlLedger, clock: Clo
         await sweep(Away(clock), ledger, clock)
 
 
-async def test_the_audit_runs_now_and_then_and_the_rest_each_time(
-    store: MemoryStore, ledger: SqlLedger, clock: Clock
-) -> None:
-    sweeper = Sweeper(store, ledger, clock)
-    await sweeper.sweep()
+async def test_what_has_ended_does_not_wait_for_the_audit(store: MemoryStore, ledger: SqlLedger, clock: Clock) -> None:
     await opened(store, ledger, "a")
     await ended(store, ledger, "a")
     await opened(store, ledger, "b")
     await rewarded(ledger, "b")
-    await sweeper.sweep()
+    await archive.sweep(store, ledger, clock)
     assert (await ledger.get_episode("default", "a")).state == EpisodeState.ARCHIVED
     assert (await ledger.get_episode("default", "b")).state == EpisodeState.FINISHING
-    clock.at_ms += 5_000
-    await sweeper.sweep()
+    await sweep(store, ledger, clock)
     assert (await ledger.get_episode("default", "b")).state == EpisodeState.ARCHIVED
 
 
