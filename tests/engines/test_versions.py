@@ -212,6 +212,16 @@ async def test_an_adapter_that_would_not_be_served_fails_the_swap(
     assert after[2] == before[2]
 
 
+async def test_tensors_for_no_layer_fail_the_swap_without_a_probe_too(stand: Stand, gateway: Gateway) -> None:
+    digest = BROKEN["keys of another model"](gateway.adapters_dir / "broken")
+    answer = await gateway.publish("broken", digest)
+    assert answer.status_code == 409, answer.text
+    assert await gateway.active() == 0
+    assert await stand.adapters() == {}
+    good = write_adapter(gateway.adapters_dir / "good", 7)
+    assert (await gateway.publish("good", good)).status_code == 201
+
+
 async def test_a_folder_that_is_not_there_fails_the_swap(gateway: Gateway, versions: Versions) -> None:
     await published(gateway, versions, "one")
     answer = await gateway.publish("nowhere", "0" * 64, versions.probes["two"])

@@ -7,6 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
+from safetensors.torch import save
 
 from gateway.engine_api import EngineApi
 from gateway.settings import load
@@ -107,6 +109,19 @@ async def test_a_probe_tells_the_version_from_the_one_before(
     assert answer.status_code == status, answer.text
     assert (await policy(gateway))["active"] == (1 if status == 201 else 0)
     assert (loads(engine, UNLOAD) == []) is (status == 201)
+
+
+@pytest.mark.parametrize(("size", "serves", "status"), [(0.5, "base", 409), (1e-6, "base", 201), (0.5, None, 201)])
+async def test_without_a_probe_weights_that_are_no_small_change_must_be_seen(
+    gateway: RunningGateway, engine: ScriptedEngine, size: float, serves: str | None, status: int
+) -> None:
+    engine.serves_only = serves
+    weights = save({"base_model.model.x.lora_B.weight": torch.full((4, 2), size)})
+    answer = await gateway.publish("mine", gateway.adapter("mine", weights))
+    assert answer.status_code == status, answer.text
+    if status == 409:
+        assert "named for no layer" in answer.json()["error"]["message"]
+        assert list(engine.models) == ["base"]
 
 
 NO_ADAPTERS = ["../x", "a/b", "", "/etc", ".hidden", "no-such-folder", "a" * 600, "link", "extra", "linked-file"]
