@@ -137,7 +137,10 @@ async def test_a_tool_call_is_read_from_what_the_model_says(stand: Stand) -> Non
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
 async def test_a_forced_tool_call_is_honoured_or_refused(stand: Stand, choice: Any) -> None:
-    asked = {"messages": FRANCE, "tools": TOOLS, "tool_choice": choice, "max_tokens": 40, "temperature": 0}
+    city = {"type": "string", "enum": ["Paris", "Rome"]}
+    parameters = {"type": "object", "properties": {"city": city}, "required": ["city"]}
+    tool = {"type": "function", "function": {"name": "weather", "description": "w", "parameters": parameters}}
+    asked = {"messages": FRANCE, "tools": [tool], "tool_choice": choice, "max_tokens": 60, "temperature": 0}
     for streams in (False, True):
         if stand.kind == "embedded":
             with pytest.raises(EngineRefused) as refused:
