@@ -90,7 +90,7 @@ check-rest:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -m 'not slow' --hypothesis-profile quick
+	$(BIN)/python -m pytest -m 'not slow' --hypothesis-profile quick -n 2
 
 bench-demo-seeds: setup
 	$(BIN)/python -m bench.demo_seeds

@@ -32,6 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents and "stand" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.filterwarnings(KNOWN_WARNING))
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

@@ -86,11 +86,14 @@ async def test_ids_become_the_same_words_at_once_and_piece_by_piece(stand: Stand
 
 
 async def converse(gateway: RunningGateway, streams: bool, num_turns: int = 3) -> Json:
-    """An agent that sends back what it received; the timeline of its episode."""
+    """An agent that sends back what it received; the timeline of its episode.
+
+    The answers are sampled hot and are long enough that some of their words are surely tokenised otherwise.
+    """
     episode = await gateway.open()
     messages: list[Json] = [{"role": "user", "content": "Tell me something."}]
     for _ in range(num_turns):
-        body: dict[str, Any] = {"model": "solver", "messages": messages, "max_tokens": 16, "stream": streams}
+        body: dict[str, Any] = {"model": "solver", "messages": messages, "max_tokens": 48, "stream": streams}
         headers = {"Authorization": f"Bearer {episode['api_key']}"}
         answer = await gateway.admin.post("/v1/chat/completions", headers=headers, json=body, timeout=120)
         assert answer.status_code == 200, answer.text
