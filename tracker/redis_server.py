@@ -81,6 +81,7 @@ class EmbeddedRedis:
             if await self._answers():
                 return
             self._process = self._spawn()
+            self._starter.write_text(str(os.getpid()))
             await self._wait_until_it_answers(self._process)
 
     async def revive(self) -> None:
@@ -91,9 +92,13 @@ class EmbeddedRedis:
             await self.start()
 
     async def stop(self) -> None:
-        """End the server if this object started it: it writes what it holds, then exits."""
+        """End the server if this object started it, or if whoever did is gone and nobody else uses it.
+
+        It writes what it holds, then exits.
+        """
         process, self._process = self._process, None
         if process is None:
+            await self._end_if_alone()
             return
         process.terminate()
         try:
@@ -113,6 +118,16 @@ class EmbeddedRedis:
         """Raise `Unavailable` unless the server answers."""
         if not await self._answers():
             raise Unavailable(f"The embedded Redis does not answer on {self._socket}.")
+
+    async def _end_if_alone(self) -> None:
+        """A server whose starter was killed would run for ever; one that somebody is connected to is still wanted."""
+        if self._is_started_by_somebody_alive():
+            return
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await _shut_down_if_alone(self._socket)
+        except (OSError, TimeoutError):
+            return  # it does not answer: nothing that could be ended in order
 
     def _make_folders(self) -> None:
         _private_folder(self._folder)
@@ -155,6 +170,21 @@ class EmbeddedRedis:
         except BaseException:
             await self.stop()
             raise
+
+    def _is_started_by_somebody_alive(self) -> bool:
+        """Also where nobody knows: a supervisor may have started it from `command`."""
+        try:
+            os.kill(int(self._starter.read_text()), 0)
+        except (ValueError, FileNotFoundError, PermissionError):
+            return True
+        except ProcessLookupError:
+            return False
+        return True
+
+    @property
+    def _starter(self) -> Path:
+        """Holds the process id of whoever started the server."""
+        return self._folder / "starter"
 
     @property
     def _log_path(self) -> Path:
@@ -224,6 +254,22 @@ async def _ping(socket: Path) -> bool:
     try:
         writer.write(b"PING\r\n")
         return await reader.readline() == b"+PONG\r\n"
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+async def _shut_down_if_alone(socket: Path) -> None:
+    """`CLIENT LIST` has a line for each connection, ours among them."""
+    reader, writer = await asyncio.open_unix_connection(socket)
+    try:
+        writer.write(b"CLIENT LIST\r\n")
+        size = int((await reader.readline()).strip().removeprefix(b"$"))
+        listed = await reader.readexactly(size + 2)
+        if listed.strip().count(b"\n") == 0:
+            writer.write(b"SHUTDOWN\r\n")
+            await reader.read()  # ends when the server has
     finally:
         writer.close()
         with contextlib.suppress(OSError):

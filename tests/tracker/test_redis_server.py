@@ -2,6 +2,7 @@ import asyncio
 import os
 import signal
 import stat
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -41,6 +42,24 @@ async def test_a_live_server_is_used_as_it_is_and_left_running(server: EmbeddedR
     assert other.pid is None
     await other.stop()
     await server.ping()
+
+
+async def test_a_server_whose_starter_was_killed_is_ended_by_the_last_that_used_it(tmp_path: Path) -> None:
+    start = (
+        f"import asyncio, tracker.redis_server as r; asyncio.run(r.EmbeddedRedis(r.Path({str(tmp_path)!r})).start())"
+    )
+    starter = await asyncio.create_subprocess_exec(sys.executable, "-c", start)
+    assert await starter.wait() == 0
+    one, other = EmbeddedRedis(tmp_path), EmbeddedRedis(tmp_path)
+    await one.start()
+    assert one.pid is None
+    store = await RedisStore.connect(other.url)
+    await one.stop()
+    await other.ping()
+    await store.close()
+    await other.stop()
+    with pytest.raises(Unavailable):
+        await other.ping()
 
 
 async def test_a_server_that_died_is_revived_also_by_one_that_only_used_it(tmp_path: Path) -> None:
