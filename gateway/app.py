@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.answers import error_answer
 from gateway.dialects.base import ErrorForm
-from gateway.dialects.messages_form import MessagesForm
+from gateway.dialects.messages.form import MessagesForm
 from gateway.dialects.openai_form import OpenAIForm
 from gateway.door import Door, normalise
 from gateway.routes import engines, episodes, groups, health, policies, rewards, runs

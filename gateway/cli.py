@@ -17,11 +17,11 @@ from rich.console import Console
 
 from gateway import desk
 from gateway.answers import plain
-from gateway.demo import DemoSettings, run_demo
-from gateway.doctor import examine
-from gateway.doctor_engines import RehearsalEngine
-from gateway.doctor_run import Rehearsal, rehearse
-from gateway.local import up as run_up
+from gateway.demo.show import DemoSettings, run_demo
+from gateway.doctor.checks import examine
+from gateway.doctor.engines import RehearsalEngine
+from gateway.doctor.rehearsal import Rehearsal, rehearse
+from gateway.local.up import up as run_up
 from gateway.routes.views import row_view
 from gateway.serve import serve
 from gateway.settings import GatewaySettings, LocalEngine, load

@@ -23,10 +23,10 @@ from gateway.dependencies import Services
 from gateway.dialects.base import Dialect, Limits
 from gateway.dialects.chat import Chat
 from gateway.dialects.completions import Completions
-from gateway.dialects.messages import Messages
-from gateway.dialects.responses import Responses
+from gateway.dialects.messages.dialect import Messages
+from gateway.dialects.responses.dialect import Responses
 from gateway.embeddings import Embeddings, Servers, parse_embeddings
-from gateway.exact_threads import Threads
+from gateway.exact.threads import Threads
 from gateway.identity import call_id_of
 from gateway.joining import Joining
 from gateway.orders import Order

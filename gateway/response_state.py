@@ -13,7 +13,7 @@ from typing import Final, cast
 
 from gateway.dependencies import Services
 from gateway.dialects.base import Asked
-from gateway.dialects.responses import ID_PREFIX, answer_items, recorded_response, with_items
+from gateway.dialects.responses.dialect import ID_PREFIX, answer_items, recorded_response, with_items
 from gateway.identity import episode_id_of
 from gateway.message_fold import decode_json_value
 from gateway.story import recorded_calls

@@ -11,8 +11,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
 
 from gateway.engines import Placement
-from gateway.exact_source import ExactSource
-from gateway.exact_threads import Threads
+from gateway.exact.source import ExactSource
+from gateway.exact.threads import Threads
 from gateway.orders import Order
 from gateway.routing import EXACT, PolicyRoute
 from gateway.sse import SseEvent

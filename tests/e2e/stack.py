@@ -15,8 +15,8 @@ import httpx
 import openai
 
 from gateway.client import Client
-from gateway.local import LocalStack, local_stack
-from gateway.local_plan import plan_local
+from gateway.local.plan import plan_local
+from gateway.local.up import LocalStack, local_stack
 from tracker.types import Scope
 
 RUN = "loop"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.local import LocalStack
+from gateway.local.up import LocalStack
 from tests.e2e.stack import RUN, Player, player, running_stack, until
 
 pytestmark = pytest.mark.slow

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.local_plan import SOURCE_ROOT
-from gateway.local_vllm import find_command
+from gateway.local.plan import SOURCE_ROOT
+from gateway.local.vllm import find_command
 from tests.e2e.stack import player, running_stack, until
 from tracker.errors import SettingsError
 

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.children import Child, Program
-from gateway.local_keys import ensure_keys
+from gateway.local.children import Child, Program
+from gateway.local.keys import ensure_keys
 from tests.e2e.stack import Json, free_port
 from tests.fakes.scripted_engine import ScriptedEngine
 from tracker.clock import SystemClock

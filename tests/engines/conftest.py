@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.local_plan import SOURCE_ROOT, convert_command, engine_program, plan_local, vllm_program
+from gateway.local.plan import SOURCE_ROOT, convert_command, engine_program, plan_local, vllm_program
 from tests.engines.stand import Gateway, Stand
 from tests.fakes.gateways import running_gateway
 from tracker.errors import SettingsError

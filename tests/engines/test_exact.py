@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from gateway.exact_engine import ExactEngine, derendering
-from gateway.exact_words import ChoiceWords, Piece, pieces_of, wanted_of
+from gateway.exact.engine import ExactEngine, derendering
+from gateway.exact.words import ChoiceWords, Piece, pieces_of, wanted_of
 from gateway.upstream import Upstream
 from tests.engines.stand import FRANCE, Json, Stand
 from tests.engines.test_answers import CALL, TOOLS

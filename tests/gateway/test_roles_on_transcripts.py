@@ -12,8 +12,8 @@ from gateway.conversation import conversation_of, thread_of, traces_of
 from gateway.dialects.base import Dialect, Limits
 from gateway.dialects.chat import Chat
 from gateway.dialects.completions import Completions
-from gateway.dialects.messages import Messages
-from gateway.dialects.responses import Responses
+from gateway.dialects.messages.dialect import Messages
+from gateway.dialects.responses.dialect import Responses
 from gateway.roles import settled_role, shape_of
 
 Json = dict[str, Any]
