@@ -55,17 +55,6 @@ TWO_CALLS = Script(
 
 
 @pytest.fixture
-async def door(tmp_path: Path) -> AsyncIterator[RunningDoor]:
-    async with ScriptedEngine() as engine, running_door(engine, tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-async def episode(door: RunningDoor) -> str:
-    return await door.open_episode()
-
-
-@pytest.fixture
 async def client(door: RunningDoor, episode: str) -> AsyncIterator[anthropic.AsyncAnthropic]:
     key = door.services.keys.session_key("default", episode)
     async with anthropic.AsyncAnthropic(base_url=door.url, api_key=key, max_retries=0) as sdk:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import openai
 import pytest
 
-from tests.fakes.running import RunningDoor, running_door
-from tests.fakes.scripted_engine import Answer, Script, ScriptedEngine
+from tests.fakes.running import RunningDoor
+from tests.fakes.scripted_engine import Answer, Script
 from tracker.types import EpisodeStatus
 
 pytestmark = pytest.mark.slow
@@ -21,17 +20,6 @@ PIECES = (
     {"tool_calls": [{"index": 0, "function": {"arguments": '{"a"'}}]},
     {"tool_calls": [{"index": 0, "function": {"arguments": ":1}"}}]},
 )
-
-
-@pytest.fixture
-async def door(tmp_path: Path) -> AsyncIterator[RunningDoor]:
-    async with ScriptedEngine() as engine, running_door(engine, tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-async def episode(door: RunningDoor) -> str:
-    return await door.open_episode()
 
 
 @pytest.fixture

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from pydantic import BaseModel
 
-from tests.fakes.running import RunningDoor, running_door, until
-from tests.fakes.scripted_engine import Answer, Script, ScriptedEngine
+from tests.fakes.running import RunningDoor, until
+from tests.fakes.scripted_engine import Answer, Script
 from tracker.types import CallState
 
 pytestmark = pytest.mark.slow
@@ -28,17 +27,6 @@ PIECES = (
     {"tool_calls": [{"index": 0, "function": {"arguments": '{"a":1}'}}]},
     {"tool_calls": [{"index": 1, "id": "c2", "type": "function", "function": {"name": "look", "arguments": "{}"}}]},
 )
-
-
-@pytest.fixture
-async def door(tmp_path: Path) -> AsyncIterator[RunningDoor]:
-    async with ScriptedEngine() as engine, running_door(engine, tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-async def episode(door: RunningDoor) -> str:
-    return await door.open_episode()
 
 
 @pytest.fixture
