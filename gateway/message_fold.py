@@ -125,4 +125,13 @@ def decode_json_value(data: bytes) -> Any:
     try:
         return msgspec.json.decode(data)
     except msgspec.DecodeError:
+        return _lenient(data)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _lenient(data: bytes) -> Any:
+    try:
         return json.loads(data)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error

@@ -239,6 +239,13 @@ def test_json_that_strict_parsers_refuse_is_read_and_written() -> None:
     assert msgspec.json.decode(encode_json({"a": math.nan})) == {"a": None}
 
 
+@pytest.mark.parametrize("start", [b"", b"[NaN,", b'{"a":'])
+@pytest.mark.parametrize("end", [b"", b"]" * 100_000])
+def test_json_nested_too_deeply_is_a_malformed_answer_like_any_other(start: bytes, end: bytes) -> None:
+    with pytest.raises(ValueError):
+        decode_json_value(start + b"[" * 100_000 + end)
+
+
 @given(SCRIPTS)
 def test_of_a_model_that_is_no_policy_words_are_kept_and_no_token(script: Script) -> None:
     events = objects(script)
