@@ -17,4 +17,16 @@ class RequestHeaders:
         values = {value for key, value in self._raw if key == wanted}
         if len(values) > 1:
             raise BadRequest(f"The header {name} stands there more than once: send it once.", param=name)
-        return values.pop().decode("latin-1").strip() or None if values else None
+        return _text(values.pop()).strip() or None if values else None
+
+
+def _text(value: bytes) -> str:
+    """As UTF-8, which clients send today, else as Latin-1, which HTTP once meant: a task in a header is that in a path.
+
+    >>> _text("täsk".encode()) == _text("täsk".encode("latin-1")) == "täsk"
+    True
+    """
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")

@@ -126,6 +126,13 @@ async def test_a_task_keeps_conversations_apart_and_names_the_episode(door: Runn
         assert response.status == 400
 
 
+async def test_a_task_beyond_ascii_is_the_same_in_a_header_as_in_the_path(door: RunningDoor) -> None:
+    first = await call(door, [user("x")], "/t/t%C3%A4sk/v1/chat/completions", headers={"X_Hone_Task": "täsk"})
+    second = await call(door, [user("x"), said(first), user("y")], headers={"X_Hone_Task": "täsk"})
+    assert second["episode"] == first["episode"]
+    assert (await door.view(first["episode"])).head.task == "täsk"
+
+
 async def test_another_key_never_goes_on_with_an_episode(door: RunningDoor) -> None:
     first = await call(door, [user("x")])
     key, digest = mint()
