@@ -95,6 +95,7 @@ def create_app(settings: GatewaySettings) -> ASGIApp:
     api.add_exception_handler(HoneError, _on_error)
     api.add_exception_handler(HTTPException, _on_http_error)
     api.add_exception_handler(RequestValidationError, _on_invalid)
+    api.add_exception_handler(Exception, _on_bug)  # FastAPI would answer in plain text before ours is asked
     return ServerErrorMiddleware(Gateway(api), handler=_on_bug)
 
 
@@ -148,7 +149,9 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
 async def _on_bug(request: Request, error: Exception) -> Response:
     """The answer to a bug; the middleware raises it again, and the server logs its trace."""
     LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return error_answer(HoneError("The gateway failed."), form_of(request.url.path))
+    answer = error_answer(HoneError("The gateway failed."), form_of(request.url.path))
+    answer.headers["Connection"] = "close"  # as the server does after a bug: a client's next request would be reset
+    return answer
 
 
 def form_of(path: str) -> ErrorForm:
