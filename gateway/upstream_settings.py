@@ -46,6 +46,14 @@ class UpstreamSettings(Settings):
             raise ValueError("leave user and password out of the URL; the key has a setting of its own")
         return url.rstrip("/")
 
+    @field_validator("key")
+    @classmethod
+    def _is_one_line(cls, key: SecretStr | None) -> SecretStr | None:
+        told = "" if key is None else key.get_secret_value().strip()
+        if not (told.isascii() and told.isprintable()):
+            raise ValueError("a key is one line of ASCII, as it stands in a header")
+        return SecretStr(told) if told else None
+
     @field_validator("models")
     @classmethod
     def _are_names(cls, models: tuple[str, ...]) -> tuple[str, ...]:

@@ -33,6 +33,13 @@ def test_a_table_names_a_server_its_key_and_its_prices(tmp_path: Path) -> None:
     assert upstream.key.get_secret_value() == "sk-secret"
 
 
+def test_a_key_is_taken_without_the_line_end_of_the_file_it_came_from(tmp_path: Path) -> None:
+    for text, env in ((TABLE, {"MY_KEY": "sk-secret\n"}), (TABLE.replace("key_env", 'key = "sk-secret\\n" #'), {})):
+        (upstream,) = loaded(tmp_path, text, **env).upstreams
+        assert upstream.key is not None
+        assert upstream.key.get_secret_value() == "sk-secret"
+
+
 def test_no_key_is_shown(tmp_path: Path) -> None:
     settings = loaded(tmp_path, TABLE, MY_KEY="sk-secret")
     assert "sk-secret" not in repr(settings)
@@ -57,6 +64,8 @@ def test_the_short_form_serves_every_model_that_nobody_else_names(tmp_path: Path
         (TABLE.replace('key_env = "MY_KEY"', "").replace('"gpt-4o-mini"', '"solver"'), "solver stands there twice"),
         (TABLE.replace('key_env = "MY_KEY"', "") * 2, "twice"),
         (TABLE.replace('key_env = "MY_KEY"', "api_base = 1"), "api_base"),
+        (TABLE.replace('key_env = "MY_KEY"', 'key = "one\\nHost: x"'), "one line of ASCII"),
+        (TABLE.replace('key_env = "MY_KEY"', 'key = "schlüssel"'), "one line of ASCII"),
         (TABLE.replace('key_env = "MY_KEY"', "").replace("0.15", "-1"), "input_price"),
         ('upstreams = "x"', "NAME=URL"),
         ("upstreams = 3", r"\[\[upstreams\]\]"),
