@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import aiohttp
 
@@ -76,8 +77,10 @@ def _options() -> argparse.Namespace:
 
 async def _run(options: argparse.Namespace) -> list[Verdict]:
     started_s, rules = time.monotonic(), _chosen(options.only)
+    if not rules:
+        _refuse(f"no rule holds the words {options.only!r}; --list prints them")
     async with _under_test(options) as (gateway, engine):
-        seen = await probed(gateway, engine)
+        seen = await _found(gateway, engine)
         print(f"{gateway.url} has: {', '.join(sorted(seen.capabilities))}", flush=True)
 
         def tell(verdict: Verdict) -> None:
@@ -89,6 +92,23 @@ async def _run(options: argparse.Namespace) -> list[Verdict]:
         verdicts = await run_all(rules, seen, engine, tell)
     print(f"{len(verdicts)} rules in {time.monotonic() - started_s:.0f} s")
     return verdicts
+
+
+async def _found(gateway: Gateway, engine: Engine) -> Gateway:
+    """The gateway with what it has; the end, in one line, where one of the two is not there or takes no key."""
+    try:
+        await engine.models()
+    except (aiohttp.ClientError, AssertionError, TypeError) as error:
+        _refuse(f"at {engine.url} is no scripted engine with --control: {error}")
+    try:
+        return await probed(gateway, engine)
+    except (aiohttp.ClientError, AssertionError, TypeError) as error:
+        _refuse(f"at {gateway.url} is no gateway that takes these keys: {error}")
+
+
+def _refuse(why: str) -> NoReturn:
+    print(f"python -m tests.conformance: {' '.join(why.split())[:500]}", file=sys.stderr)
+    sys.exit(2)
 
 
 def _chosen(words: str) -> list[Rule]:
