@@ -134,7 +134,7 @@ class Door:
             caller.require(Scope.AGENT)
         if path.route == "models" or path.response is not None:
             _require_method("GET", scope["method"], reply)
-            await reply.whole(await self._shown(path, caller))
+            await reply.whole(await self._shown(path, caller, scope["query_string"]))
             return
         if dialect is None and path.route not in (COUNT, EMBEDDINGS):
             raise NotFound(NO_PATH, code="unknown_path")
@@ -150,10 +150,12 @@ class Door:
         async with ClientWatch(receive) as client:
             await self._serve(dialect, arrival, headers, reply, client)
 
-    async def _shown(self, path: AgentPath, caller: Caller) -> bytes:
+    async def _shown(self, path: AgentPath, caller: Caller, query: bytes) -> bytes:
         """What can be read here: an answer given earlier, one model, or all of them."""
         if path.response is None:
             return self._models(path.model)
+        if b"stream=true" in query.lower().split(b"&"):
+            raise BadRequest("stream: an answer that is there already is given whole; leave it out.", param="stream")
         return await self._responses.read(caller.tenant, path.response, caller.episode_id)
 
     async def _serve(

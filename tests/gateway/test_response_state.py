@@ -54,6 +54,8 @@ async def test_an_archived_answer_is_continued_in_another_episode(
     again = await gateway.admin.get(f"/v1/responses/{first['id']}")
     assert again.json()["output"] == first["output"]
     assert again.json()["usage"] == first["usage"]
+    streamed = await gateway.admin.get(f"/v1/responses/{first['id']}?stream=true")
+    assert (streamed.status_code, streamed.json()["error"]["param"]) == (400, "stream")
     key = (await gateway.open())["api_key"]
     async with running_gateway(engine, tmp_path, {"HONE_REDIS_URL": redis_url}) as other:
         second = await respond(other, key, "two", previous=first["id"])
