@@ -95,6 +95,8 @@ class Ended(Record, frozen=True):
 
     status: int
     was_stopped: bool
+    timeout_s: float | None = None
+    """The time limit that ended it, if one did."""
 
 
 async def _run(rehearsal: Rehearsal, env: Mapping[str, str], cwd: Path) -> Ended:
@@ -110,7 +112,7 @@ async def _run(rehearsal: Rehearsal, env: Mapping[str, str], cwd: Path) -> Ended
             return Ended(status=status, was_stopped=stopped.is_set())
         except TimeoutError:
             _end(process)
-            return Ended(status=await process.wait(), was_stopped=False)
+            return Ended(status=await process.wait(), was_stopped=False, timeout_s=rehearsal.timeout_s)
         finally:
             if process.returncode is None:
                 process.kill()
@@ -154,6 +156,7 @@ async def _seen(gateway: PrivateGateway, ended: Ended, engine: str) -> Seen:
     return Seen(
         exit_status=ended.status,
         was_stopped=ended.was_stopped,
+        timeout_s=ended.timeout_s,
         engine=engine,
         episodes=episodes,
         refusals=tuple(gateway.watch.refusals),

@@ -54,6 +54,8 @@ class Seen(Record, frozen=True):
     """Path -> number of requests."""
     was_stopped: bool = False
     """The user ended it, which says nothing about it."""
+    timeout_s: float | None = None
+    """It took longer than this, and was ended for it."""
 
 
 class Overridden(Record, frozen=True):
@@ -197,7 +199,8 @@ def _reasons(report: Report) -> tuple[str, ...]:
     """Why the agent cannot be trained as it is."""
     found: list[str] = []
     if report.seen.exit_status != 0 and not report.seen.was_stopped:
-        found.append(f"the command ended with status {report.seen.exit_status}")
+        why = "" if report.seen.timeout_s is None else f": --timeout ended it after {report.seen.timeout_s:g} s"
+        found.append(f"the command ended with status {report.seen.exit_status}{why}")
     if report.num_calls == 0:
         others = f" ({report.num_text_calls} went to upstreams)" if report.num_text_calls else ""
         found.append(f"no call to a policy was recorded{others}")

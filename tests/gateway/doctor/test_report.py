@@ -57,6 +57,7 @@ def test_calls_of_upstreams_are_counted_apart() -> None:
         ((), {}, "no call to a policy was recorded"),
         ((changed(FIRST, policy=None),), {}, "1 went to upstreams"),
         ((FIRST,), {"exit_status": 3}, "the command ended with status 3"),
+        ((FIRST,), {"exit_status": -15, "timeout_s": 2.0}, "status -15: --timeout ended it after 2 s"),
         ((changed(FIRST, sampling=Sampling(constrained=True)),), {}, "would be trained: not_policy_distribution"),
     ],
 )
