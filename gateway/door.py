@@ -195,7 +195,7 @@ class Door:
         self, dialect: Dialect, path: AgentPath, headers: RequestHeaders, caller: Caller, body: bytes
     ) -> Arrival:
         """The call as it was understood; raises what is wrong with it."""
-        asked = await self._responses.expand(caller.tenant, dialect.parse(body, self._limits))
+        asked = await self._responses.expand(caller.tenant, dialect.parse(body, self._limits), caller.episode_id)
         retry = headers.one("x-stainless-retry-count") or "0"
         return Arrival(
             caller=caller,

@@ -34,10 +34,15 @@ class ResponseState:
         self._kept: OrderedDict[str, Items] = OrderedDict()
         self._num_bytes = 0
 
-    async def expand(self, tenant: str, asked: Asked) -> Asked:
-        """The request with what it continues; raises `BadRequest` if there is no such answer."""
+    async def expand(self, tenant: str, asked: Asked, episode_id: str | None) -> Asked:
+        """The request with what it continues; raises `BadRequest` if there is no such answer.
+
+        The key of one episode, whose id is given then, goes on from no other's answers: it could read them so.
+        """
         if asked.previous is None:
             return asked
+        if episode_id not in (None, episode_id_of(asked.previous)):
+            raise _not_found(asked.previous)
         return with_items(asked, (*await self._find(tenant, asked.previous), *asked.messages))
 
     async def read(self, tenant: str, call_id: str, episode_id: str | None) -> bytes:

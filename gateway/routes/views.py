@@ -200,6 +200,6 @@ def _choice_view(call: Call, position: int, timeline: Timeline) -> dict[str, Any
 
 
 def _request_view(call: Call) -> dict[str, Any]:
-    """The request as the agent sent it, put together again."""
-    rest = msgspec.json.decode(call.request, type=dict[str, Any])
+    """The request as the agent sent it, put together again; however deep it goes, it is not looked into."""
+    rest: dict[str, Any] = dict(msgspec.json.decode(call.request, type=dict[str, msgspec.Raw]))
     return {**rest, "messages": [plain(message) for message in call.messages]} if call.messages else rest

@@ -16,10 +16,11 @@ pytestmark = pytest.mark.slow
 Json = dict[str, Any]
 
 
-async def respond(gateway: RunningGateway, key: str, said: str, *, previous: str | None = None) -> Json:
+async def respond(gateway: RunningGateway, key: str | None, said: str, *, previous: str | None = None) -> Json:
+    """Without a key the call is made with an ordinary one."""
     answered = await gateway.admin.post(
         "/v1/responses",
-        headers={"Authorization": f"Bearer {key}"},
+        headers={"Authorization": f"Bearer {key}"} if key else {},
         json={"model": "solver", "input": said, "previous_response_id": previous},
     )
     return json.loads(answered.content)
@@ -56,9 +57,8 @@ async def test_an_archived_answer_is_continued_in_another_episode(
     assert again.json()["usage"] == first["usage"]
     streamed = await gateway.admin.get(f"/v1/responses/{first['id']}?stream=true")
     assert (streamed.status_code, streamed.json()["error"]["param"]) == (400, "stream")
-    key = (await gateway.open())["api_key"]
     async with running_gateway(engine, tmp_path, {"HONE_REDIS_URL": redis_url}) as other:
-        second = await respond(other, key, "two", previous=first["id"])
+        second = await respond(other, None, "two", previous=first["id"])
     assert second["status"] == "completed"
     assert words(engine) == ["one", first["output"][0]["content"][0]["text"], "two"]
 
@@ -68,6 +68,23 @@ async def test_a_deleted_answer_is_forgotten(engine: ScriptedEngine, gateway: Ru
     first = await respond(gateway, episode["api_key"], "one")
     deleted = await gateway.admin.delete(f"/v1/episodes/{episode['episode_id']}")
     assert deleted.is_success
-    key = (await gateway.open())["api_key"]
-    refused = await respond(gateway, key, "two", previous=first["id"])
+    refused = await respond(gateway, None, "two", previous=first["id"])
     assert refused["error"]["code"] == "previous_response_not_found"
+
+
+async def test_a_session_key_goes_on_from_answers_of_its_own_episode_alone(gateway: RunningGateway) -> None:
+    first = await respond(gateway, (await gateway.open())["api_key"], "one")
+    refused = await respond(gateway, (await gateway.open())["api_key"], "two", previous=first["id"])
+    assert refused["error"]["code"] == "previous_response_not_found"
+
+
+async def test_a_request_as_deep_as_the_door_takes_is_shown(gateway: RunningGateway) -> None:
+    episode = await gateway.open()
+    deep = '{"a":' * 900 + "1" + "}" * 900
+    body = '{"model": "solver", "messages": [{"role": "user", "content": "hi"}], "metadata": ' + deep + "}"
+    headers = {"Authorization": f"Bearer {episode['api_key']}", "Content-Type": "application/json"}
+    answered = await gateway.admin.post("/v1/chat/completions", headers=headers, content=body)
+    assert answered.is_success
+    timeline = await gateway.admin.get(f"/v1/episodes/{episode['episode_id']}/timeline")
+    assert timeline.is_success
+    assert deep in timeline.text

@@ -103,7 +103,9 @@ def _function(tool: Json, where: str) -> Json:
         text_field(tool, "name", where)
         _description(tool, where)
         return {"type": "function", "function": _given(tool, FUNCTION_FIELDS)}
-    raise BadRequest(_instead(str(kind), where), param=where, code="unsupported_tool")
+    if not isinstance(kind, str):
+        raise BadRequest(f'{where}.type: write "function".', param=f"{where}.type")
+    raise BadRequest(_instead(kind, where), param=where, code="unsupported_tool")
 
 
 def _description(tool: Json, where: str) -> str | None:
@@ -124,7 +126,7 @@ def _instead(kind: str, where: str) -> str:
 def _named(choice: Json, functions: Sequence[Json]) -> Json:
     """The choice of one function."""
     if choice.get("type") != "function":
-        told = f"tool_choice: only functions can be chosen, not {choice.get('type')}."
+        told = 'tool_choice: write {"type": "function", "name": NAME}; only functions can be chosen.'
         raise BadRequest(told, param="tool_choice", code="unsupported_tool")
     name = _engine_name_in(choice, "tool_choice")
     _find(name, functions)
