@@ -102,7 +102,7 @@ def read_conversation(fields: Mapping[str, msgspec.Raw], policy: str, episode_id
     """The conversation of a request, from its fields in the form of chat completions; raises `BadRequest`."""
     try:
         return _read(fields, policy, episode_key(episode_id))
-    except RecursionError as error:
+    except (RecursionError, ValueError) as error:
         raise BadRequest("messages: they are nested too deeply.", param="messages") from error
 
 

@@ -144,16 +144,14 @@ async def serving(app: Any) -> AsyncIterator[str]:
     listener = socket.socket(proto=socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
+    config.load()
     server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[method-assign]
-    task = asyncio.create_task(server.serve(sockets=[listener]))
-    await until(lambda: server.started)
+    server.lifespan = config.lifespan_class(config)
+    await server.startup(sockets=[listener])
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
-        server.should_exit = True
-        await task
-        listener.close()
+        await server.shutdown(sockets=[listener])
 
 
 async def until(predicate: Callable[[], Any], timeout_s: float = 5.0) -> None:

@@ -15,6 +15,8 @@ from tests.fakes.running import BODY, STREAM, RunningDoor, running_door
 from tests.fakes.scripted_engine import Answer, Script, ScriptedEngine
 from tracker.types import EpisodeStatus, Key, RunSettings, Scope
 
+pytestmark = pytest.mark.slow
+
 ENV = {
     "HONE_MAX_BODY_BYTES": "20000",
     "HONE_BODY_TIMEOUT_S": "0.3",

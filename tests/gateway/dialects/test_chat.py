@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dialects.base import Asked, Limits, Target
+from gateway.dialects.base import FORBIDDEN_ANYWHERE, Asked, Limits, Target
 from gateway.dialects.chat import Chat
 from gateway.routing import NEUTRAL, PolicyRoute, find_route, sampling_of, uses_policy_sampling
 from tracker.errors import BadRequest, NotFound
@@ -18,9 +18,10 @@ from tracker.types import RunSettings, Sampling
 USER = {"role": "user", "content": "hi"}
 TRAIN = RunSettings(run="default")
 EVAL = RunSettings(run="eval", mode="eval")
+NAMES = st.text(max_size=5).filter(lambda name: name not in FORBIDDEN_ANYWHERE)
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
     max_leaves=8,
 )
 

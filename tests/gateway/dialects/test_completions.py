@@ -53,6 +53,7 @@ def test_what_cannot_be_honoured_is_refused(fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.slow
 async def test_a_completion_is_recorded_and_shows_only_what_was_asked_for(tmp_path: Path, streams: bool) -> None:
     async with ScriptedEngine() as engine, running_door(engine, tmp_path) as door:
         episode = await door.open_episode()
