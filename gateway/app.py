@@ -129,12 +129,12 @@ async def _on_error(request: Request, error: Exception) -> Response:
 async def _on_http_error(request: Request, error: Exception) -> Response:
     """What the router refuses."""
     assert isinstance(error, HTTPException)
-    where = f"{request.method} {request.url.path}"
+    where, form = f"{request.method} {request.url.path}", form_of(request.url.path)
     if error.status_code == 405:
-        answer = error_answer(WrongMethod(f"{where} is not allowed; {WHERE}."))
+        answer = error_answer(WrongMethod(f"{where} is not allowed; {WHERE}."), form)
         answer.headers.update(error.headers or {})
         return answer
-    return error_answer(NotFound(f"There is no {where}; {WHERE}.", code="unknown_path"))
+    return error_answer(NotFound(f"There is no {where}; {WHERE}.", code="unknown_path"), form)
 
 
 async def _on_invalid(request: Request, error: Exception) -> Response:

@@ -423,3 +423,9 @@ async def test_readiness_is_red_without_an_engine(gateway: RunningGateway, engin
 async def test_headers_without_end_are_refused(gateway: RunningGateway) -> None:
     answer = await gateway.admin.get("/v1/runs", headers={"x-large": "x" * 70_000})
     assert answer.status_code in (400, 413, 431)
+
+
+async def test_an_unknown_path_of_messages_is_refused_as_anthropic_tells_it(gateway: RunningGateway) -> None:
+    answered = await gateway.admin.post("/v1/messages/batches", json={})
+    assert (answered.status_code, answered.json()["type"]) == (404, "error")
+    assert answered.json()["error"]["type"] == "not_found_error"
