@@ -4,6 +4,9 @@ The trainer picks tokens whose log-probability moved most between this version, 
 that serves the version is nearer to its values than to either other. Where the versions differ by less than three
 times the noise of the arithmetic, the tokens cannot tell, and the digest of the files has to do (`weak`); where only
 the version before is that near, they can still tell it from the base, which an adapter that does nothing serves as.
+The noise is what the trainer estimates, or what the engine shows: where it is no nearer to either version than a third
+of what lies between them, its arithmetic is coarser than the step, and cannot say which one it serves; it still has to
+be far nearer to the version than to the base.
 """
 
 from __future__ import annotations
@@ -72,7 +75,9 @@ def judge_probe(probe: Probe, scored: Sequence[Told | None]) -> Verdict:
     previous = fmean(value.distance(point.previous) for point, value in pairs)
     base = fmean(value.distance(point.base) for point, value in pairs)
     distances = f"{own:.4f} from this version, {previous:.4f} from the one before, {base:.4f} from the base"
-    if own < base and is_weak(probe):
+    step = fmean(abs(point.logprob - point.previous) for point, _ in pairs)
+    is_coarse = NOISE_FACTOR * min(own, previous) >= step and NOISE_FACTOR * own <= base
+    if own < base and (is_weak(probe) or (own >= previous and is_coarse)):
         return Verdict(accepted=True, detail=f"probe: weak ({distances}; the digest decides)")
     if own < previous and own < base:
         return Verdict(accepted=True, detail=f"probe: ok ({distances})")

@@ -52,6 +52,16 @@ def test_a_weak_probe_still_tells_the_version_from_the_base() -> None:
     assert not judge_probe(probe, [Told(logprob=-2.9)]).accepted, "an adapter that does nothing answers as the base"
 
 
+def test_an_engine_coarser_than_the_step_is_taken_on_the_digest() -> None:
+    probe = Probe(points=(point(-1, -1.35, -4.5), point(-2, -2.35, -5.5)), noise=0.05)
+    coarse = judge_probe(probe, [Told(logprob=-1.6), Told(logprob=-2.2)])
+    assert coarse.accepted
+    assert "weak" in coarse.detail
+    before = judge_probe(probe, [Told(logprob=-1.3), Told(logprob=-2.3)])
+    assert not before.accepted, "it answers as the version before, to within a fraction of the step"
+    assert not judge_probe(probe, [Told(logprob=-2.6), Told(logprob=-3.6)]).accepted, "half way to the base is neither"
+
+
 def test_a_token_that_is_no_alternative_is_at_most_the_least_of_them() -> None:
     top = {"token_id:5": -0.1, "token_id:6": -3.0}
     assert logprob_in(top, 5) == Told(logprob=-0.1)
