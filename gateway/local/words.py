@@ -27,7 +27,11 @@ def welcome(plan: LocalPlan, keys: Mapping[Scope, str]) -> str:
     lines += [
         f"(also in {file})",
         "",
-        "Start an episode, run your agent as it is with the env of the answer, and score it:",
+        "Run your agent as it is; the header X-Hone-Episode of any answer says what to score:",
+        f"  export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={keys[Scope.AGENT]}",
+        f"  export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY={keys[Scope.AGENT]}",
+        "",
+        "Or start an episode, run it with the env of the answer, and score it:",
         f"  curl {url}/v1/episodes -H 'Authorization: Bearer {keys[Scope.AGENT]}' -d '{{\"task\": \"my-task\"}}'",
         f"  curl {url}/v1/reward -H 'Authorization: Bearer {keys[Scope.REWARD]}' "
         '-d \'{"episode_id": "EPISODE", "reward": 1}\'',
