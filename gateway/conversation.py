@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
-from gateway.dialects.base import Asked, Json
+from gateway.dialects.base import Asked, Json, object_of
 from gateway.message_fold import decode_json_value
 from tracker.errors import BadRequest
 from tracker.types import Record
@@ -182,7 +182,7 @@ def _tool_calls(message: Mapping[str, Any]) -> Iterator[tuple[str, str, object]]
     for call in cast("list[object]", calls) if isinstance(calls, list) else ():
         if isinstance(call, dict):
             said = cast("Json", call)
-            function = cast("Json", said["function"]) if isinstance(said.get("function"), dict) else {}
+            function = object_of(said.get("function"))
             yield str(function.get("name", "")), str(said.get("id") or ""), function.get("arguments")
 
 

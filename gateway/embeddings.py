@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final
 
@@ -83,7 +83,7 @@ class Embeddings:
         route = self._route(asked.model)
         try:
             async with client.guard(), asyncio.timeout(self._timeout_s), self._ask(asked, route) as answer:
-                said = await _whole(answer)
+                said = await answer.whole()
         except ClientGone:
             return
         except TimeoutError:
@@ -115,11 +115,6 @@ class Embeddings:
 
 def _body(asked: EmbeddingsRequest, model: str) -> bytes:
     return msgspec.json.encode({**asked.fields, "model": model})
-
-
-async def _whole(answer: Answer) -> bytes:
-    async with aclosing(answer.batches()) as batches:
-        return b"".join([event.raw async for events in batches for event in events])
 
 
 def _relabelled(said: bytes, model: str) -> bytes:

@@ -10,25 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from contextlib import aclosing
-from typing import Final, cast
+from typing import Final
 
 from gateway.admission import BEST_EFFORT, Admission, ended
 from gateway.arrivals import note_of
 from gateway.bills import Bills
 from gateway.capture import MALFORMED, Capture, EndTokens
 from gateway.dependencies import Services
-from gateway.dialects.base import ErrorForm, Json
+from gateway.dialects.base import ErrorForm
 from gateway.engines import Placement
-from gateway.message_fold import decode_json_value
 from gateway.orders import Order, verdict
 from gateway.placing import Placing
 from gateway.replies import ClientGone, ClientWatch, Reply
 from gateway.routing import UpstreamRoute
 from gateway.sources import Source, Sources
 from gateway.sse import SseEvent
-from gateway.upstream import error_in
+from gateway.upstream import engine_object, error_in
 from tracker.errors import Gone, HoneError, NotFound, SettingsError, Unavailable, UpstreamFailed
 from tracker.store import Begun
 from tracker.types import Call, CallState, Event, Intent, Reason, Usage
@@ -216,7 +214,7 @@ class Exchange:
                 raise UpstreamFailed(ENDLESS)
             self._is_marked = True
             return self._writer.done(event.raw)
-        said = _object(event.data)
+        said = engine_object(event.data, MALFORMED)
         if (error := error_in(said)) is not None:
             raise error
         if not self._capture.feed(said):
@@ -308,13 +306,3 @@ class Exchange:
         """Mark the episode: what was served without a record can never be trained as whole."""
         event = Event(at_ms=call.ended_ms, kind=Reason.UNRECORDED, detail=call.call_id)
         await self._services.ledger.add_event(call.episode_id, event)
-
-
-def _object(data: bytes) -> Json:
-    try:
-        said = decode_json_value(data)
-    except ValueError as error:
-        raise UpstreamFailed(f"{MALFORMED}: it is not JSON.") from error
-    if not isinstance(said, Mapping):
-        raise UpstreamFailed(f"{MALFORMED}: it is no JSON object.")
-    return cast("Json", said)

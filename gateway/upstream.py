@@ -18,6 +18,7 @@ import msgspec
 
 from gateway.dialects.base import Json
 from gateway.dialects.openai_form import MAX_MESSAGE_CHARS
+from gateway.message_fold import decode_json_value
 from gateway.sse import MAX_EVENT_BYTES, SseEvent, SseParser
 from tracker.errors import UpstreamFailed
 
@@ -114,7 +115,7 @@ class Answer:
     async def batches(self) -> AsyncGenerator[list[SseEvent]]:
         """Events that came together, up to the end mark or the transport's end."""
         if not self._streams:
-            raw = await self._whole()
+            raw = await self.whole()
             yield [SseEvent(raw=raw, data=raw)]
             return
         parser = SseParser()
@@ -127,7 +128,8 @@ class Answer:
         if events := parser.close():
             yield events
 
-    async def _whole(self) -> bytes:
+    async def whole(self) -> bytes:
+        """The body of an answer that is no stream."""
         parts: list[bytes] = []
         size = 0
         while chunk := await self._read():
@@ -163,6 +165,17 @@ def error_in(event: Json) -> EngineRefused | None:
     if said is None and event.get("object") != "error":
         return None
     return _refused(event if said is None else said, 500, {})
+
+
+def engine_object(data: bytes, trouble: str) -> Json:
+    """The JSON object that an engine sent; raises `UpstreamFailed`, which begins with the trouble that it is."""
+    try:
+        said: object = decode_json_value(data)
+    except ValueError as error:
+        raise UpstreamFailed(f"{trouble}: it is not JSON.") from error
+    if not isinstance(said, dict):
+        raise UpstreamFailed(f"{trouble}: it is no JSON object.")
+    return cast("Json", said)
 
 
 async def _refusal(response: aiohttp.ClientResponse, who: str) -> UpstreamFailed:

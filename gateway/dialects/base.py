@@ -202,6 +202,15 @@ def decode_as(raw: bytes | msgspec.Raw, kind: type[T], where: str | None = None)
         raise BadRequest(told, param=where, code="invalid_json") from error
 
 
+def object_of(value: object) -> Json:
+    """A JSON value that must be an object to be read; nothing is in any other.
+
+    >>> object_of([1]), object_of({"a": 1})
+    ({}, {'a': 1})
+    """
+    return cast("Json", value) if isinstance(value, dict) else {}
+
+
 def walk(value: object, skipped: frozenset[str] = frozenset()) -> Generator[tuple[str, object]]:
     """Every (name, value) inside, at any depth, but nothing inside of those skipped; a list's items have no name."""
     waiting = [value]

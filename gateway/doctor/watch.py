@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.dialects.base import object_of
 from gateway.doctor.report import Refusal
 
 MAX_BODY: Final = 64 * 1024
@@ -51,5 +52,5 @@ def _refusal(path: str, status: int, body: bytes) -> Refusal:
     except msgspec.DecodeError:
         said = {}
     error: object = cast("dict[str, Any]", said).get("error") if isinstance(said, dict) else None
-    fields = cast("dict[str, Any]", error) if isinstance(error, dict) else {}
+    fields = object_of(error)
     return Refusal(path=path, status=status, message=str(fields.get("message", "")), param=fields.get("param"))

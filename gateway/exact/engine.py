@@ -16,7 +16,7 @@ from gateway.dialects.base import Json
 from gateway.exact.words import NOT_UNDERSTOOD, Piece
 from gateway.inspection import EXACT_ROUTES
 from gateway.message_fold import decode_json_value, encode_json
-from gateway.upstream import Answer, Upstream
+from gateway.upstream import Answer, Upstream, engine_object
 from tracker.errors import UpstreamFailed
 
 RENDER, GENERATE, DERENDER = EXACT_ROUTES
@@ -58,7 +58,7 @@ class ExactEngine:
             return {}
         generated = {"request_id": self._request_id, "prompt_token_ids": list(prompt_ids), "choices": choices}
         body = {"generate_response": generated, "stream": False, **_context(asked, prompt_ids)}
-        said = _object(await self._whole(DERENDER, body))
+        said = engine_object(await self._whole(DERENDER, body), NOT_UNDERSTOOD)
         found = cast("list[Json]", said.get("choices") or [])
         return {
             one["index"]: one["message"] for one in found if "index" in one and isinstance(one.get("message"), dict)
@@ -70,7 +70,7 @@ class ExactEngine:
         """What a piece of a stream adds to its message, and the state to give back with the next piece."""
         generated = {"request_id": self._request_id, "choices": [_choice(piece)]}
         body = {"generate_chunk": generated, "stream": True, "stream_state": state, **_context(asked, prompt_ids)}
-        said = _object(await self._whole(DERENDER, body))
+        said = engine_object(await self._whole(DERENDER, body), NOT_UNDERSTOOD)
         event = said.get("chunk")
         choices = cast("list[Json]", cast("Json", event).get("choices") or []) if isinstance(event, dict) else []
         if not isinstance(said.get("stream_state"), dict):
@@ -79,7 +79,7 @@ class ExactEngine:
 
     async def _whole(self, path: str, body: Json) -> bytes:
         async with self._upstream.ask(self._url + path, encode_json(body), self._request_id, streams=False) as answer:
-            return b"".join([event.raw async for events in answer.batches() for event in events])
+            return await answer.whole()
 
 
 def derendering(body: Json) -> Json:
@@ -105,13 +105,3 @@ def _context(asked: Json, prompt_ids: Sequence[int]) -> Json:
         "prompt_token_ids": list(prompt_ids),
         "prompt_tokens": len(prompt_ids),
     }
-
-
-def _object(raw: bytes) -> Json:
-    try:
-        said: object = decode_json_value(raw)
-    except ValueError as error:
-        raise UpstreamFailed(f"{NOT_UNDERSTOOD}: it is not JSON.") from error
-    if not isinstance(said, dict):
-        raise UpstreamFailed(f"{NOT_UNDERSTOOD}: it is no JSON object.")
-    return cast("Json", said)

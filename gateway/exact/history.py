@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from gateway.dialects.base import Json
+from gateway.dialects.base import Json, object_of
 from gateway.message_fold import REASONING, decode_json_value
 from tracker.deltas import DIGEST_BYTES, episode_key
 from tracker.errors import BadRequest
@@ -189,18 +189,14 @@ def _content(content: object) -> object:
 
 
 def _part(part: object) -> object:
-    text: object = _fields(part).get("text")
+    text: object = object_of(part).get("text")
     return text if isinstance(text, str) else part
 
 
 def _tool_call(call: object) -> object:
-    fields = _fields(call)
-    named = _fields(fields.get("function"))
+    fields = object_of(call)
+    named = object_of(fields.get("function"))
     return [fields.get("id"), named.get("name"), _arguments(named.get("arguments"))] if named else call
-
-
-def _fields(value: object) -> Json:
-    return cast("Json", value) if isinstance(value, dict) else {}
 
 
 def _arguments(value: object) -> object:

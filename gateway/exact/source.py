@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from gateway.dialects.base import Json
+from gateway.dialects.base import Json, object_of
 from gateway.engines import Placement
 from gateway.exact.engine import ExactEngine, Rendered, derendering
 from gateway.exact.history import Conversation, Match, read_conversation
@@ -182,7 +182,7 @@ def _said(event: SseEvent) -> Json:
         said: object = decode_json_value(event.data)
     except (msgspec.DecodeError, ValueError):
         return {}
-    return cast("Json", said) if isinstance(said, dict) else {}
+    return object_of(said)
 
 
 def _event(said: Json) -> SseEvent:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
-from gateway.dialects.base import Json
+from gateway.dialects.base import Json, object_of
 from gateway.message_fold import REASONING
 from tracker.errors import UpstreamFailed
 from tracker.types import Record
@@ -175,7 +175,7 @@ def _finish_reason(piece: Piece, wanted: Wanted, *, has_calls: bool) -> str | No
 
 
 def _piece(choice: object, wanted: Wanted) -> Piece:
-    fields: Json = cast("Json", choice) if isinstance(choice, dict) else {}
+    fields: Json = object_of(choice)
     index, ids = fields.get("index"), cast("object", fields.get("token_ids") or [])
     if type(index) is not int or not isinstance(ids, list):
         raise UpstreamFailed(f"{NOT_UNDERSTOOD}: a choice without index and ids.")

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
+from gateway.dialects.base import object_of
+
 MAX_DEPTH: Final = 12
 WORD: Final = "example"
 FORMATS: Final[Mapping[str, str]] = {
@@ -117,8 +119,8 @@ def _resolved(fields: dict[str, Any], root: object, depth: int = 0) -> dict[str,
 
 
 def _found(reference: str, root: object) -> dict[str, Any]:
-    at = cast("dict[str, Any]", root) if isinstance(root, dict) else {}
+    at = object_of(root)
     for name in filter(None, reference.removeprefix("#").split("/")):
         inner: object = at.get(name)
-        at = cast("dict[str, Any]", inner) if isinstance(inner, dict) else {}
+        at = object_of(inner)
     return at

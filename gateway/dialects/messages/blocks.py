@@ -12,7 +12,7 @@ from typing import Final, cast
 
 import msgspec
 
-from gateway.dialects.base import Json
+from gateway.dialects.base import Json, object_of
 from gateway.dialects.messages.form import encode_named
 from gateway.dialects.messages.thinking import sign
 from gateway.message_fold import REASONING
@@ -142,7 +142,7 @@ class _Tool:
         return bool(self.call_id and self.name)
 
     def take(self, piece: Json) -> None:
-        function = _object(piece.get("function"))
+        function = object_of(piece.get("function"))
         self.call_id = self.call_id or _text(piece.get("id"))
         self.name = self.name or _text(function.get("name"))
         if arguments := _text(function.get("arguments")):
@@ -184,7 +184,7 @@ def text_in(said: Json) -> str:
 def calls_in(said: Json) -> list[Json]:
     """Tool calls or pieces of them."""
     calls = said.get("tool_calls")
-    return [_object(call) for call in cast("list[object]", calls)] if isinstance(calls, list) else []
+    return [object_of(call) for call in cast("list[object]", calls)] if isinstance(calls, list) else []
 
 
 def _input(arguments: str) -> Json:
@@ -206,7 +206,3 @@ def _is_json(text: str) -> bool:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _object(value: object) -> Json:
-    return cast("Json", value) if isinstance(value, dict) else {}

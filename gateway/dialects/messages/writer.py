@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from gateway.dialects.base import Json
+from gateway.dialects.base import Json, object_of
 from gateway.dialects.messages.blocks import BlockStream, calls_in, whole_blocks
 from gateway.dialects.messages.form import encode_named
 from gateway.message_fold import encode_json
@@ -41,7 +41,7 @@ class MessagesWriter:
             message = self._message([], _Ending(), self._counts.usage(of_answer=False))
             events.append(encode_named({"type": "message_start", "message": message}))
         for choice in choices:
-            events += self._blocks.delta(_object(choice.get("delta")))
+            events += self._blocks.delta(object_of(choice.get("delta")))
             self._ending.take(choice)
         return b"".join(events)
 
@@ -59,7 +59,7 @@ class MessagesWriter:
         """The whole message."""
         choices = _choices(said)
         self._counts.take(said, choices)
-        words = _object(choices[0].get("message")) if choices else {}
+        words = object_of(choices[0].get("message")) if choices else {}
         for choice in choices:
             self._ending.take(choice)
         blocks = whole_blocks(words, self._call_id, omits_thinking=self._omits_thinking)
@@ -123,10 +123,10 @@ class _Counts:
     def take(self, said: Json, choices: list[Json]) -> None:
         self._num_prompt_ids = self._num_prompt_ids or _length(said.get("prompt_token_ids"))
         self._num_sampled_ids += sum(_length(choice.get("token_ids")) for choice in choices)
-        usage = _object(said.get("usage"))
+        usage = object_of(said.get("usage"))
         self._prompt = _count(usage.get("prompt_tokens"), self._prompt)
         self._completion = _count(usage.get("completion_tokens"), self._completion)
-        cached = _object(usage.get("prompt_tokens_details")).get("cached_tokens")
+        cached = object_of(usage.get("prompt_tokens_details")).get("cached_tokens")
         self._cached = _count(cached, self._cached) or 0
 
     def usage(self, *, of_answer: bool = True) -> Json:
@@ -150,11 +150,7 @@ class _Counts:
 
 def _choices(said: Json) -> list[Json]:
     choices = said.get("choices")
-    return [_object(choice) for choice in cast("list[object]", choices)] if isinstance(choices, list) else []
-
-
-def _object(value: object) -> Json:
-    return cast("Json", value) if isinstance(value, dict) else {}
+    return [object_of(choice) for choice in cast("list[object]", choices)] if isinstance(choices, list) else []
 
 
 def _length(value: object) -> int:

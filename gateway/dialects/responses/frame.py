@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
-from gateway.dialects.base import Asked, Json, decode_as
-from gateway.dialects.responses.items_out import COMPLETED, as_fields
+from gateway.dialects.base import Asked, Json, decode_as, object_of
+from gateway.dialects.responses.items_out import COMPLETED
 from gateway.dialects.responses.tools import namespaces
 from gateway.message_fold import encode_json
 
@@ -83,7 +83,7 @@ class Frame:
         """Note what an event says of the answer as a whole."""
         if self._created is None:
             self._created = said.get("created") or 0
-        if usage := as_fields(said.get("usage")):
+        if usage := object_of(said.get("usage")):
             self._usage = _counts(usage)
 
     def finish(self, reason: object) -> None:
@@ -107,7 +107,7 @@ class Frame:
 
 def _counts(given: Json) -> Json:
     """Token counts under the names of this dialect."""
-    taken, made = as_fields(given.get("prompt_tokens_details")), as_fields(given.get("completion_tokens_details"))
+    taken, made = object_of(given.get("prompt_tokens_details")), object_of(given.get("completion_tokens_details"))
     num_in, num_out = _count(given.get("prompt_tokens")), _count(given.get("completion_tokens"))
     return {
         "input_tokens": num_in,

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final, cast
 
-from gateway.dialects.base import Json, decode_as
+from gateway.dialects.base import Json, decode_as, object_of
 from tracker.errors import BadRequest
 
 ROLES: Final = ("assistant", "developer", "system", "user")
@@ -118,7 +118,7 @@ class Conversation:
         return [self._part(part, where) for part in cast("list[object]", content)]
 
     def _part(self, part: object, where: str) -> Json:
-        fields = cast("Json", part) if isinstance(part, dict) else {}
+        fields = object_of(part)
         kind = fields.get("type")
         if kind in WORDS:
             return {"type": "text", "text": text_field(fields, "text", where)}
@@ -189,7 +189,7 @@ class _Turn:
         return message
 
     def _add_part(self, part: object, words: list[Json], where: str) -> None:
-        fields = cast("Json", part) if isinstance(part, dict) else {}
+        fields = object_of(part)
         kind = fields.get("type")
         if kind == "refusal":
             self._refusals.append(text_field(fields, "refusal", where))
@@ -246,7 +246,7 @@ def _image(part: Json, where: str) -> Json:
 
 
 def _audio(audio: object, where: str) -> Json:
-    fields = cast("Json", audio) if isinstance(audio, dict) else {}
+    fields = object_of(audio)
     return {name: text_field(fields, name, f"{where}.input_audio") for name in ("data", "format")}
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, cast
 
-from gateway.dialects.base import Json
+from gateway.dialects.base import Json, object_of
 from gateway.dialects.responses.items_in import seal
 from gateway.message_fold import REASONING
 from tracker.types import Record
@@ -54,7 +54,7 @@ def output_items(message: Mapping[str, Any], names: Naming, status: str, scores:
     if parts or not calls:
         items.append(message_item(names, len(items), parts or [text_part("", scores)], COMPLETED))
     for call in calls:
-        function = as_fields(call.get("function"))
+        function = object_of(call.get("function"))
         said = {name: str(function.get(name) or "") for name in ("name", "arguments")}
         items.append(call_item(names, len(items), {"call_id": str(call.get("id") or ""), **said}, COMPLETED))
     items[-1]["status"] = status
@@ -74,11 +74,6 @@ def tool_calls_in(words: Mapping[str, Any]) -> list[Json]:
     given: object = words.get("tool_calls")
     calls = cast("list[object]", given) if isinstance(given, list) else []
     return [cast("Json", call) for call in calls if isinstance(call, dict)]
-
-
-def as_fields(value: object) -> Json:
-    """What an object says; nothing, where there is none."""
-    return cast("Json", value) if isinstance(value, dict) else {}
 
 
 def text_part(text: str, scores: list[Json]) -> Json:

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
-from gateway.dialects.base import Asked, Json
+from gateway.dialects.base import Asked, Json, object_of
 from gateway.dialects.openai_form import MAX_MESSAGE_CHARS, OpenAIForm
 from gateway.dialects.responses.frame import Frame
 from gateway.dialects.responses.items_out import (
     COMPLETED,
     IN_PROGRESS,
-    as_fields,
     naming,
     output_items,
     reasoning_in,
@@ -59,7 +58,7 @@ class ResponsesWriter(OpenAIForm):
         self._frame.take(said)
         self._frame.finish(choice.get("finish_reason"))
         status = self._frame.status
-        items = output_items(as_fields(choice.get("message")), self._names, status, _scores(choice))
+        items = output_items(object_of(choice.get("message")), self._names, status, _scores(choice))
         return self._frame.response(status, items)
 
     # streamed
@@ -70,7 +69,7 @@ class ResponsesWriter(OpenAIForm):
         if not self._frame.is_finished:
             self._kept, self._num_sent = self._number, len(self._closed)
         self._frame.finish(choice.get("finish_reason"))
-        return self._numbered([*self._begin(said), *self._grow(as_fields(choice.get("delta")), _scores(choice))])
+        return self._numbered([*self._begin(said), *self._grow(object_of(choice.get("delta")), _scores(choice))])
 
     def done(self, mark: bytes) -> bytes:
         """The end of all that is open, and the answer as a whole; streams of this dialect have no end mark."""
@@ -135,7 +134,7 @@ class ResponsesWriter(OpenAIForm):
         index = piece.get("index", 0)
         key = index if type(index) is int else 0
         call = self._calls.setdefault(key, CallStart())
-        function = as_fields(piece.get("function"))
+        function = object_of(piece.get("function"))
         arguments = str(function.get("arguments") or "")
         if isinstance(call, CallStart):
             call.take(piece.get("id"), function.get("name"), arguments)
@@ -205,12 +204,12 @@ class ResponsesWriter(OpenAIForm):
 def _choice(said: Json) -> Json:
     """The only choice of an event; empty where it has none."""
     choices = cast("list[Any]", said.get("choices") or [{}])
-    return as_fields(choices[0])
+    return object_of(choices[0])
 
 
 def _scores(choice: Json) -> list[Json]:
     """Log-probabilities as Responses have them."""
-    content: object = as_fields(choice.get("logprobs")).get("content")
+    content: object = object_of(choice.get("logprobs")).get("content")
     return cast("list[Json]", content) if isinstance(content, list) else []
 
 

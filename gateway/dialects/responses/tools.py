@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, cast
 
-from gateway.dialects.base import Json
+from gateway.dialects.base import Json, object_of
 from gateway.dialects.responses.items_in import engine_name, text_field
 from tracker.errors import BadRequest
 from tracker.types import Record
@@ -54,7 +54,7 @@ def response_format(text: Json | None) -> Json | None:
     given: object = None if text is None else text.get("format")
     if given is None:
         return None
-    fields = cast("Json", given) if isinstance(given, dict) else {}
+    fields = object_of(given)
     kind = fields.get("type")
     if kind not in FORMATS:
         raise BadRequest(f"text.format.type: write one of {', '.join(FORMATS)}.", param="text.format.type")
@@ -85,7 +85,7 @@ def _functions(tool: Json, where: str) -> list[Json]:
     if not isinstance(inside, list):
         raise BadRequest(f"{where}.tools: write a list of functions.", param=f"{where}.tools")
     functions = [
-        _function(cast("Json", each) if isinstance(each, dict) else {}, f"{where}.tools[{number}]")
+        _function(object_of(each), f"{where}.tools[{number}]")
         for number, each in enumerate(cast("list[object]", inside))
     ]
     for function in functions:
@@ -140,10 +140,7 @@ def _allowed(functions: Sequence[Json], choice: Json) -> tuple[tuple[Json, ...],
         raise BadRequest("tool_choice.mode: write auto or required.", param="tool_choice.mode")
     if not isinstance(given, list) or not given:
         raise BadRequest("tool_choice.tools: name the tools that are allowed.", param="tool_choice.tools")
-    names = [
-        _engine_name_in(cast("Json", tool) if isinstance(tool, dict) else {}, "tool_choice.tools")
-        for tool in cast("list[object]", given)
-    ]
+    names = [_engine_name_in(object_of(tool), "tool_choice.tools") for tool in cast("list[object]", given)]
     for name in names:
         _find(name, functions)
     return tuple(each for each in functions if each["function"]["name"] in names), mode
