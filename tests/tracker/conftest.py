@@ -1,4 +1,4 @@
-"""One ledger after the other: every test that asks for `ledger` runs on SQLite and on PostgreSQL."""
+"""One implementation after the other: `ledger` is SQLite and PostgreSQL, `store` is memory and Redis."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.tracker.databases import TEMPLATE, Clock, PostgresServer, postgres_server
+from tests.tracker.databases import PATIENT, TEMPLATE, Clock, PostgresServer, postgres_server
+from tracker.clock import SystemClock
 from tracker.ledger import SqlLedger
+from tracker.memory_store import MemoryStore
+from tracker.redis_store import RedisStore
 from tracker.sql import open_engine, upgrade
+from tracker.store import EpisodeStore
 
 
 @pytest.fixture(scope="session")
@@ -55,3 +59,13 @@ async def ledger(database_url: str, clock: Clock) -> AsyncIterator[SqlLedger]:
     opened = SqlLedger(open_engine(database_url), clock)
     yield opened
     await opened.close()
+
+
+@pytest.fixture(params=["memory", "redis"])
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[EpisodeStore]:
+    if request.param == "memory":
+        yield MemoryStore(SystemClock())
+        return
+    store = await RedisStore.connect(request.getfixturevalue("redis_url"), patience=PATIENT)
+    yield store
+    await store.close()

@@ -20,9 +20,12 @@ from pathlib import Path
 
 import asyncpg
 
+from tracker.redis_store import Patience
 from tracker.sql import upgrade
 
 OTHER_USERS = ("postgres", "nobody")
+PATIENT = Patience(begin_s=5)
+"""A busy machine must not decide whether a promise holds."""
 TEMPLATE = "migrated"
 
 

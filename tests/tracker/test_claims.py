@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
 
 from tests.tracker.call_strategies import call_of, intent
 from tracker.claims import PENDING_MS, Claim, Note
-from tracker.clock import SystemClock
 from tracker.errors import Gone, NotFound
-from tracker.memory_store import MemoryStore
-from tracker.redis_store import Patience, RedisStore
 from tracker.store import EpisodeStore
 from tracker.types import CallState, EpisodeHead, EpisodeState, EpisodeStatus
 
 IDLE_MS = 1000
 SCOPE = b"s" * 16
-PATIENT = Patience(begin_s=5)
-
-
-@pytest.fixture(params=["memory", "redis"])
-async def store(request: pytest.FixtureRequest) -> AsyncIterator[EpisodeStore]:
-    if request.param == "memory":
-        yield MemoryStore(SystemClock())
-        return
-    store = await RedisStore.connect(request.getfixturevalue("redis_url"), patience=PATIENT)
-    yield store
-    await store.close()
 
 
 def trace(key: str) -> bytes:

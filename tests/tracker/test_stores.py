@@ -2,33 +2,20 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tests.tracker.call_strategies import call_of, episodes, intent
-from tracker.clock import SystemClock
+from tests.tracker.databases import PATIENT
 from tracker.errors import Conflict, Gone, NotFound
-from tracker.memory_store import MemoryStore
-from tracker.redis_store import Patience, RedisStore
+from tracker.redis_store import RedisStore
 from tracker.store import EpisodeStore, Routing
 from tracker.types import Call, CallState, EpisodeHead, EpisodeState, EpisodeStatus, Event, Reason
 
 HEAD = EpisodeHead(episode_id="ep-1", task="t", policy="solver", metadata=b'{"a":1}')
 FAR_MS = 2**50
-PATIENT = Patience(begin_s=5)
-"""A busy machine must not decide whether a promise holds."""
-
-
-@pytest.fixture(params=["memory", "redis"])
-async def store(request: pytest.FixtureRequest) -> AsyncIterator[EpisodeStore]:
-    if request.param == "memory":
-        yield MemoryStore(SystemClock())
-        return
-    store = await RedisStore.connect(request.getfixturevalue("redis_url"), patience=PATIENT)
-    yield store
-    await store.close()
 
 
 async def until(predicate: Callable[[], Awaitable[bool]]) -> None:
