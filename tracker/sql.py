@@ -2,25 +2,28 @@
 
 `HONE_DATABASE_URL` names SQLite (`sqlite:///PATH`) or PostgreSQL (`postgresql://…`); the driver is added here. Work is
 a plain function over a `Connection`, run in one transaction: a write is seen whole or not at all, a read sees one
-moment. SQLite writes begin IMMEDIATE, so that a transaction waits for its turn at its start and never fails midway;
-on PostgreSQL the functions lock the rows they decide on, and a transaction that lost a race is run again. What the
-statements say is left to the modules of the ledger, what the tables are to `tables.py`.
+moment. SQLite writes begin IMMEDIATE, so that a transaction waits for its turn at its start and never fails midway, and
+processes that open a new file together wait for the one that makes it; on PostgreSQL the functions lock the rows they
+decide on, and a transaction that lost a race is run again. What the statements say is left to the modules of the
+ledger, what the tables are to `tables.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib.resources
+import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
+import aiosqlite
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, Table, event, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.sqlite.aiosqlite import AsyncAdapt_aiosqlite_connection
 from sqlalchemy.engine import URL
-from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -31,8 +34,10 @@ from tracker.errors import SettingsError, Unavailable
 P = ParamSpec("P")
 T = TypeVar("T")
 
-BUSY_MS: Final = 20_000
-"""How long a SQLite writer waits for another process."""
+BUSY_S: Final = 60.0
+"""How long SQLite waits for another process: one that migrates on a busy machine takes its time."""
+BUSY_PAUSE_S: Final = 0.01
+BUSY_CODES: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 PING_S: Final = 1.0
 ATTEMPTS: Final = 8
 RACES: Final = frozenset({"40001", "40P01"})
@@ -74,13 +79,36 @@ def open_engine(database_url: str) -> AsyncEngine:
     return engine
 
 
-def _prepare_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+def _prepare_sqlite(connection: AsyncAdapt_aiosqlite_connection, _: ConnectionPoolEntry) -> None:
     """Leave BEGIN to us (the driver would send it late), and set what holds for a connection's life."""
     connection.isolation_level = None
-    cursor = connection.cursor()
-    for pragma in (f"busy_timeout = {BUSY_MS}", "journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
+    connection.run_async(_set_up_sqlite)
+
+
+async def _set_up_sqlite(connection: aiosqlite.Connection) -> None:
+    await _set(connection, f"busy_timeout = {BUSY_S * 1000:.0f}")
+    await _set_wal(connection)
+    for pragma in ("synchronous = FULL", "foreign_keys = ON"):
+        await _set(connection, pragma)
+
+
+async def _set_wal(connection: aiosqlite.Connection) -> None:
+    """Set the file's journal mode. SQLite does not wait here, whatever the timeout: two that do it at once would be a
+    deadlock, so one of them is told that the database is locked, and finds it done a moment later."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + BUSY_S
+    while True:
+        try:
+            return await _set(connection, "journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in BUSY_CODES or loop.time() > until_s:
+                raise
+        await asyncio.sleep(BUSY_PAUSE_S)
+
+
+async def _set(connection: aiosqlite.Connection, pragma: str) -> None:
+    async with connection.execute(f"PRAGMA {pragma}"):
+        return
 
 
 def _begin_sqlite(connection: Connection) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 import sys
 import textwrap
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 from tests.tracker.databases import Clock
 from tests.tracker.filling import created
 from tracker.ledger import SqlLedger
-from tracker.sql import open_engine
+from tracker.sql import Database, open_engine, upgrade
 from tracker.types import Key, RunSettings
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +22,7 @@ WRITER = """
     import asyncio, sys
     from tracker.clock import SystemClock
     from tracker.ledger import SqlLedger
-    from tracker.sql import open_engine
+    from tracker.sql import Database, open_engine, upgrade
     from tracker.types import EpisodeHead, Reward
 
     async def main(url, name):
@@ -59,3 +61,17 @@ async def test_a_path_with_a_space_works(tmp_path: Path) -> None:
     ledger = await SqlLedger.connect(f"sqlite:///{tmp_path}/a folder's database.db", Clock())
     await ledger.ping()
     await ledger.close()
+
+
+async def test_a_new_file_that_another_process_writes_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "hone.db"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        opening = asyncio.create_task(upgrade(f"sqlite:///{path}"))
+        done, _ = await asyncio.wait([opening], timeout=0.2)
+        assert not done, "it waits, and does not fail"
+        other.execute("COMMIT")
+    await opening
+    database = Database(open_engine(f"sqlite:///{path}"))
+    assert await database.read(lambda connection: connection.exec_driver_sql("PRAGMA journal_mode").scalar()) == "wal"
+    await database.close()
