@@ -18,7 +18,7 @@ import msgspec
 from tracker.clock import Clock
 from tracker.codec import encode_calls
 from tracker.errors import Gone, HoneError, NotFound, Unavailable
-from tracker.receipts import call_digest, chain
+from tracker.receipts import chain, encode_receipts, receipt_digest, receipt_of
 from tracker.samples import counts
 from tracker.store import EpisodeStore, EpisodeView, Ledger
 from tracker.types import Call, EpisodeRow, EpisodeState, EpisodeStatus, Event, Group, Record, RunSettings
@@ -36,6 +36,7 @@ class Packed(Record, frozen=True):
     blob: bytes
     digest: str
     """The chain over the receipts of its calls, in order of `index` (hex)."""
+    receipts: bytes = b""
 
 
 async def sweep(store: EpisodeStore, ledger: Ledger, clock: Clock) -> list[Group]:
@@ -92,8 +93,9 @@ def packed(view: EpisodeView, run: RunSettings, now_ms: int) -> Packed:
         ended_ms=now_ms,
         archived_ms=now_ms,
     )
-    digest = chain(call_digest(call) for call in view.calls)
-    return Packed(row=row, blob=encode_calls(view.calls), digest=digest.hex())
+    receipts = [receipt_of(call) for call in view.calls]
+    digest = chain(map(receipt_digest, receipts)).hex()
+    return Packed(row=row, blob=encode_calls(view.calls), digest=digest, receipts=encode_receipts(receipts))
 
 
 async def _commit(ledger: Ledger, view: EpisodeView, now_ms: int) -> bool:
@@ -111,7 +113,7 @@ async def _commit(ledger: Ledger, view: EpisodeView, now_ms: int) -> bool:
 async def _archive(ledger: Ledger, episode: Packed) -> bool:
     """An episode that SQL never heard of is no reason to let its calls go."""
     try:
-        return await ledger.archive_episode(episode.row, episode.blob, episode.digest)
+        return await ledger.archive_episode(episode.row, episode.blob, episode.digest, episode.receipts)
     except NotFound as error:
         raise HoneError(f"Episode {episode.row.head.episode_id} is not in SQL and was not archived.") from error
 

@@ -74,10 +74,10 @@ class Episodes(Database):
         `cancelled` while the round is open."""
         await self.write(_end, episode_id, status, at_ms)
 
-    async def archive_episode(self, row: EpisodeRow, blob: bytes, digest: str) -> bool:
+    async def archive_episode(self, row: EpisodeRow, blob: bytes, digest: str, receipts: bytes | None = None) -> bool:
         """In one transaction: insert the timeline, state archived with the counters and versions of `row`. False if it
         was archived or deleted before."""
-        return await self.write(_archive, row, blob, digest)
+        return await self.write(_archive, row, {"blob": blob, "digest": digest, "receipts": receipts})
 
     async def get_timeline(self, episode_id: str) -> bytes | None:
         """The archived blob."""
@@ -176,7 +176,7 @@ def _end(connection: Connection, episode_id: str, status: EpisodeStatus, at_ms: 
         raise Conflict(f"Episode {episode_id!r} ended as {ended} and cannot end as {status}.", param="status")
 
 
-def _archive(connection: Connection, row: EpisodeRow, blob: bytes, digest: str) -> bool:
+def _archive(connection: Connection, row: EpisodeRow, timeline: dict[str, Any]) -> bool:
     episode_id = row.head.episode_id
     known = row_of(connection, episode_id)
     if known is None:
@@ -186,7 +186,7 @@ def _archive(connection: Connection, row: EpisodeRow, blob: bytes, digest: str) 
     stored, _ = lock_episode(connection, episode_id)
     if stored.state == EpisodeState.ARCHIVED:
         return False
-    insert_new(connection, tables.timelines, {"episode_id": episode_id, "blob": blob, "digest": digest})
+    insert_new(connection, tables.timelines, {"episode_id": episode_id, **timeline})
     for policy, version in row.versions.items():
         values = {"episode_id": episode_id, "policy": policy, "version": version}
         insert_new(connection, tables.episode_policies, values)

@@ -3,7 +3,8 @@
 A receipt holds SHA-256 digests of prompt ids, sampled ids and log-probabilities beside the identity of what sampled
 them. It proves identity of tokens, context and version, and nothing else: not that an engine computed honestly.
 Equal calls have equal receipts on every machine: numbers are packed little-endian at a fixed width, parts carry their
-length, so no two different calls share an encoding. Reading, storing and checking receipts is left to others.
+length, so no two different calls share an encoding. Receipts are stored apart from the calls: the chain proves, the
+receipts say where something differs. Comparing the two is left to `evidence.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+import msgspec
+
+from tracker.errors import CorruptRecord
 from tracker.types import Call, Record, Sampling
 
 _RECEIPT_DOMAIN: Final = b"hone/receipt/1"
@@ -42,14 +46,18 @@ def receipt_of(call: Call) -> Receipt:
         adapter_digest=call.adapter_digest,
         prompt_digest=ids_digest(call.prompt_ids),
         choices=tuple((ids_digest(choice.sampled_ids), logprobs_digest(choice.logprobs)) for choice in call.choices),
-        sampling_digest=_sampling_digest(call.sampling),
+        sampling_digest=sampling_digest(call.sampling),
         engine=call.engine,
     )
 
 
 def call_digest(call: Call) -> bytes:
     """SHA-256 over the receipt of a call, 32 bytes."""
-    receipt = receipt_of(call)
+    return receipt_digest(receipt_of(call))
+
+
+def receipt_digest(receipt: Receipt) -> bytes:
+    """SHA-256 over a receipt, 32 bytes."""
     parts = [
         receipt.call_id.encode(),
         b"" if receipt.policy is None else b"=" + receipt.policy.encode(),
@@ -76,6 +84,19 @@ def chain(digests: Iterable[bytes]) -> bytes:
     return link
 
 
+def encode_receipts(receipts: Sequence[Receipt]) -> bytes:
+    """The receipts of an episode as they are stored beside its calls, in the order of the chain."""
+    return msgspec.msgpack.encode(receipts)
+
+
+def decode_receipts(stored: bytes) -> tuple[Receipt, ...]:
+    """What `encode_receipts` encoded. Raises `CorruptRecord`."""
+    try:
+        return msgspec.msgpack.decode(stored, type=tuple[Receipt, ...])
+    except msgspec.DecodeError as error:
+        raise CorruptRecord(f"The stored receipts do not decode: {error}") from error
+
+
 def ids_digest(ids: Sequence[int]) -> bytes:
     """SHA-256 of token ids, each as a signed 64-bit little-endian number."""
     return hashlib.sha256(struct.pack(f"<{len(ids)}q", *ids)).digest()
@@ -86,7 +107,8 @@ def logprobs_digest(logprobs: Sequence[float]) -> bytes:
     return hashlib.sha256(struct.pack(f"<{len(logprobs)}d", *logprobs)).digest()
 
 
-def _sampling_digest(sampling: Sampling) -> bytes:
+def sampling_digest(sampling: Sampling) -> bytes:
+    """SHA-256 of the settings a call was sampled with."""
     numbers = struct.pack("<ddqd", sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p)
     flags = struct.pack("<??", sampling.constrained, sampling.biased)
     optional = ",".join("" if value is None else str(value) for value in (sampling.max_tokens, sampling.seed))

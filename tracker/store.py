@@ -207,9 +207,9 @@ class Ledger(Protocol):
         on `infra_error` and `cancelled` while the round is not ready."""
         ...
 
-    async def archive_episode(self, row: EpisodeRow, blob: bytes, digest: str) -> bool:
+    async def archive_episode(self, row: EpisodeRow, blob: bytes, digest: str, receipts: bytes | None = None) -> bool:
         """In one transaction: insert the timeline (on conflict do nothing), state archived with the counters of `row`.
-        False if it was archived or deleted before."""
+        `digest` is the chain over the receipts of its calls. False if it was archived or deleted before."""
         ...
 
     async def get_timeline(self, episode_id: str) -> bytes | None: ...

@@ -177,7 +177,10 @@ timelines: Final = Table(
     Column("episode_id", Id, ForeignKey("episodes.episode_id"), primary_key=True),
     Column("blob", LargeBinary, nullable=False),
     Column("digest", Id, nullable=False),
+    Column("receipts", LargeBinary),
 )
+"""`digest` is the chain over the receipts of the episode's calls, closed when it was sealed. `receipts` are those, apart
+from the calls, so that a call which differs can be named; null in an archive of revision 0001."""
 
 rewards: Final = Table(
     "rewards",

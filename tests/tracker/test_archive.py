@@ -8,16 +8,18 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
+from sqlalchemy import select
 
 from tests.tracker.building import call
 from tests.tracker.databases import Clock
 from tests.tracker.filling import rewarded
-from tracker import archive
+from tracker import archive, tables
 from tracker.archive import KEEP_MS, ORPHAN_MS, archive_episode
 from tracker.codec import decode_calls
 from tracker.errors import Conflict, HoneError, NotFound, Unavailable
 from tracker.ledger import SqlLedger
 from tracker.memory_store import MemoryStore
+from tracker.receipts import chain, decode_receipts, receipt_digest, receipt_of
 from tracker.store import EpisodeStore, Ledger
 from tracker.types import (
     Call,
@@ -117,6 +119,19 @@ async def test_an_ended_episode_moves_to_sql_with_its_calls_counters_and_events(
     clock.at_ms += KEEP_MS
     with pytest.raises(NotFound):
         await store.head("e")
+
+
+async def test_the_chain_is_closed_over_the_receipts_and_stored_beside_the_calls(
+    store: MemoryStore, ledger: SqlLedger, clock: Clock
+) -> None:
+    await opened(store, ledger, "e")
+    calls = [await called(store, "e", number) for number in range(3)]
+    await ended(store, ledger, "e")
+    assert await archive_episode(store, ledger, "e", clock)
+    stored = await ledger.read(lambda connection: connection.execute(select(tables.timelines)).one())
+    receipts = decode_receipts(stored.receipts)
+    assert receipts == tuple(map(receipt_of, calls))
+    assert stored.digest == chain(map(receipt_digest, receipts)).hex()
 
 
 async def test_an_episode_with_a_call_in_flight_waits_for_it(
