@@ -1,7 +1,8 @@
 """Rewards and credit: from reward events to one frozen advantage a call. Pure; each rule has a closed form as its test.
 
-Baselines run over the **episodes** of a group, before anything is dropped: infrastructure failures, cancelled and
-unscored episodes are no members. Episode and call rewards give separate advantages, summed with the run's weights:
+Baselines run over the **episodes** of a group, before any call is left out: infrastructure failures, cancelled and
+unscored episodes are no members, nor is one that the run drops for an answer that was cut by its limit.
+Episode and call rewards give separate advantages, summed with the run's weights:
 `A_k = episode · discount_k · A(R_e) + own · A(G_k)`. The first compares effective rewards and is discounted by the
 calls still to come; the second compares returns with those of other episodes at the same depth of the tree, or with
 whole episodes where no other episode got that deep. With `roles_as_policies` the unit is the invocation of a role.
@@ -19,6 +20,7 @@ from typing import Final
 import msgspec
 
 from tracker.baselines import TOLERANCE, Baseline, baseline, mean
+from tracker.exclusion import is_dropped
 from tracker.returns import CallReturn, Invocation, call_returns, invocations_of
 from tracker.types import (
     Call,
@@ -27,6 +29,7 @@ from tracker.types import (
     EpisodeState,
     EpisodeStatus,
     Member,
+    Reason,
     Record,
     Reward,
     RunSettings,
@@ -134,7 +137,13 @@ class _ScoredGroup(Record, frozen=True):
     @classmethod
     def of(cls, outcomes: Sequence[EpisodeOutcome], run: RunSettings) -> _ScoredGroup:
         members = tuple(
-            Member(episode_id=item.episode_id, status=item.status, state=EpisodeState.ARCHIVED, reward=item.reward)
+            Member(
+                episode_id=item.episode_id,
+                status=item.status,
+                state=EpisodeState.ARCHIVED,
+                reward=item.reward,
+                truncated=is_dropped(item.calls, run),
+            )
             for item in outcomes
         )
         rewards = _member_values(members)
@@ -165,6 +174,8 @@ def _why_no_member(member: Member) -> str:
     """Empty where the episode counts."""
     if member.status is not None and member.status in _NO_MEMBER:
         return EpisodeStatus(member.status).value
+    if member.truncated:
+        return Reason.TRUNCATED.value
     return "unscored" if member.reward is None else ""
 
 

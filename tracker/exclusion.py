@@ -25,6 +25,8 @@ CONTEXT: Final = "context"
 DROP: Final = "drop"
 UNLESS_NAMED: Final = {"title": DROP}
 """What becomes of a role that the run does not name; every other one is trained."""
+MASK: Final = "mask"
+"""With `train` and `drop`: what becomes of answers that were cut by their limit."""
 
 MIN_LOGPROB: Final = -9999.0
 """Engines report this, or less, where they have no log-probability."""
@@ -45,7 +47,8 @@ def in_order(calls: Iterable[Call]) -> list[Call]:
 def exclusions(calls: Iterable[Call], run: RunSettings) -> dict[ChoiceKey, Reason]:
     """The reason of every choice that is not trained; a choice that is trained is not in it.
 
-    A call without choices stands under index 0: it is always excluded.
+    A call without choices stands under index 0: it is always excluded. What the run says of answers that were cut by
+    their limit comes last: it is about answers that would be trained else.
     """
     ordered = in_order(calls)
     retried = _retry_reasons(ordered)
@@ -62,7 +65,20 @@ def exclusions(calls: Iterable[Call], run: RunSettings) -> dict[ChoiceKey, Reaso
                 reason = Reason.STALE
             if reason is not None:
                 reasons[call.call_id, choice.index] = reason
-    return reasons
+    return reasons | dict.fromkeys(_cut_short(ordered, run, reasons), Reason.TRUNCATED)
+
+
+def is_dropped(calls: Iterable[Call], run: RunSettings) -> bool:
+    """Whether the run drops the episode for an answer that was cut by its limit.
+
+    Told by two counts alone, so that SQL tells the same of an archived episode: nothing is trained, and something was
+    cut.
+    """
+    listed = list(calls)
+    if run.truncated != DROP or not any(choice.truncated for call in listed for choice in call.choices):
+        return False
+    excluded = exclusions(listed, run)
+    return all((call.call_id, choice.index) in excluded for call in listed for choice in call.choices)
 
 
 def role_rule(run: RunSettings, role: str) -> str:
@@ -75,8 +91,10 @@ def role_rule(run: RunSettings, role: str) -> str:
 
 
 def context_choices(calls: Iterable[Call], run: RunSettings, reasons: Mapping[ChoiceKey, Reason]) -> set[ChoiceKey]:
-    """Choices that stand in the tree without being trained: their role is context, and nothing else is amiss."""
-    return {
+    """Choices that stand in the tree without being trained: their role is context, and nothing else is amiss, or the
+    run does not train them since an answer was cut."""
+    cut = {key for key, reason in reasons.items() if reason is Reason.TRUNCATED}
+    return cut | {
         (call.call_id, choice.index)
         for call in calls
         if role_rule(run, call.role) == CONTEXT
@@ -100,6 +118,21 @@ def token_reason(call: Call, choice: Choice) -> Reason | None:
     if not all(map(math.isfinite, choice.logprobs)) or min(choice.logprobs) <= MIN_LOGPROB:
         return Reason.BAD_LOGPROB
     return None
+
+
+def _cut_short(ordered: Sequence[Call], run: RunSettings, reasons: Mapping[ChoiceKey, Reason]) -> list[ChoiceKey]:
+    """Choices that are not trained because they were cut by their limit, or, where such episodes are dropped, because
+    one of the episode was."""
+    if run.mode != "train" or run.truncated == TRAIN:
+        return []
+    trained = {
+        (call.call_id, choice.index): choice.truncated
+        for call in ordered
+        for choice in call.choices
+        if (call.call_id, choice.index) not in reasons
+    }
+    cut = [key for key, truncated in trained.items() if truncated]
+    return cut if run.truncated == MASK or not cut else list(trained)
 
 
 def _usage_disagrees(call: Call) -> bool:

@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, select
 
 from tracker import tables
 from tracker.credit import episode_reward, member_standing
+from tracker.exclusion import DROP
 from tracker.registry import run_settings
 from tracker.types import (
     EpisodeState,
@@ -30,6 +31,7 @@ CHUNK: Final = 1000
 """How many ids one statement may name."""
 PLACELESS: Final = frozenset({EpisodeStatus.INFRA_ERROR, EpisodeStatus.CANCELLED})
 """Statuses that free a place while the round is open."""
+_COUNTED: Final = ("num_calls", "num_excluded", "num_truncated")
 NO_PLACE: Final = "expired"
 """Why an episode that was not done when its round was settled does not count."""
 
@@ -113,6 +115,7 @@ def _with(member: Member, frozen: Member) -> Member:
         advantage=frozen.advantage,
         member=frozen.member,
         why=frozen.why,
+        truncated=member.truncated,
     )
 
 
@@ -125,6 +128,7 @@ def _member(seat: Row[Any], rewards: Sequence[Reward], run: RunSettings) -> Memb
         reward=episode_reward(rewards, run.reward_weights),
         member=seat.place is not None,
         why="" if seat.place is not None else _why_placeless(status),
+        truncated=run.truncated == DROP and seat.num_truncated > 0 and seat.num_excluded == seat.num_calls,
     )
 
 
@@ -134,7 +138,7 @@ def _why_placeless(status: EpisodeStatus | None) -> str:
 
 def _episodes_in(connection: Connection, group_ids: Sequence[str]) -> dict[str, list[Row[Any]]]:
     episodes = tables.episodes
-    names = ("group_id", "episode_id", "status", "state", "place", "ended_ms")
+    names = ("group_id", "episode_id", "status", "state", "place", "ended_ms", *_COUNTED)
     statement = select(*(episodes.c[name] for name in names)).order_by(episodes.c.created_ms, episodes.c.episode_id)
     return collected(connection, statement, episodes.c.group_id, group_ids)
 

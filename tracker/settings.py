@@ -30,6 +30,7 @@ RUN_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "on_stale": ("expire", "train", "wait"),
     "sampling": ("policy", "agent"),
     "constrained": ("exclude", "train"),
+    "truncated": ("train", "mask", "drop"),
 }
 RUN_RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "group_size": (1, 4096),

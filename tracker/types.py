@@ -68,6 +68,7 @@ class Reason(enum.StrEnum):
     NOT_POLICY_DISTRIBUTION = "not_policy_distribution"
     ROLE = "role"
     IMAGES = "images"
+    TRUNCATED = "truncated"
     UNRECORDED = "unrecorded"
 
 
@@ -338,6 +339,9 @@ class RunSettings(Record, frozen=True):
     reward_weights: dict[str, float] = {}
     """reward name -> weight; a name not listed weighs 1."""
     roles_as_policies: bool = False
+    truncated: str = "train"
+    """What becomes of an episode in which an answer that would be trained was cut by its limit. `train`: nothing;
+    `mask`: that answer is not trained, the episode stays in the baseline; `drop`: it is no member of its group."""
 
 
 class Version(Record, frozen=True):
@@ -429,7 +433,9 @@ class Member(Record, frozen=True):
     member: bool = True
     """Whether it counts in baseline and deviation."""
     why: str = ""
-    """Where it does not count: `infra_error`, `cancelled`, `unscored` …"""
+    """Where it does not count: `infra_error`, `cancelled`, `truncated`, `unscored` …"""
+    truncated: bool = False
+    """An answer of it was cut by its limit, and the run drops such episodes."""
 
 
 class Group(Record, frozen=True):

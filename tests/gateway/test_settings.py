@@ -103,6 +103,7 @@ def test_a_run_takes_a_bare_credit_and_its_defaults() -> None:
         ({"run": "a", "roles": {"x": "skip"}}, "roles.x"),
         ({"run": "a", "idle_s": float("nan")}, "idle_s"),
         ({"run": "a", "staleness": -1}, "staleness"),
+        ({"run": "a", "truncated": "skip"}, "truncated"),
     ],
 )
 def test_a_run_that_makes_no_sense_is_refused_by_field(fields: dict[str, object], param: str) -> None:

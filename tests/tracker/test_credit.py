@@ -180,6 +180,68 @@ def test_cutting_an_episode_into_more_calls_changes_no_advantage(first: int, sec
     assert len(credit.calls) == first + second
 
 
+# answers that were cut
+
+
+def cut_group(rule: str) -> tuple[RunSettings, list[EpisodeOutcome]]:
+    """Rewards 1, 0 and 0; the last episode had its second of two answers cut."""
+    run = msgspec.structs.replace(run_with(), truncated=rule)
+    first, second = separate("c", 2)
+    long = msgspec.structs.replace(second.choices[0], truncated=True)
+    return run, [
+        outcome("a", 1.0),
+        outcome("b", 0.0),
+        outcome("c", 0.0, (first, msgspec.structs.replace(second, choices=(long,)))),
+    ]
+
+
+def test_a_cut_answer_is_trained_like_any_other_unless_the_run_says_otherwise():
+    run, group = cut_group("train")
+    assert RunSettings(run="r").truncated == "train"
+    assert advantages(group_credit(group, run)) == pytest.approx(
+        {"a-0": 2 / 3, "b-0": -1 / 3, "c-0": -1 / 3, "c-1": -1 / 3}
+    )
+
+
+def test_a_masked_answer_gets_no_advantage_and_its_episode_stays_in_the_baseline():
+    run, group = cut_group("mask")
+    credit = group_credit(group, run)
+    assert advantages(credit) == pytest.approx({"a-0": 2 / 3, "b-0": -1 / 3, "c-0": -1 / 3})
+    assert credit.members[2].member
+    assert credit.members[2].advantage == pytest.approx(-1 / 3)
+
+
+def test_a_masked_answer_s_reward_still_reaches_the_calls_above_it():
+    run = msgspec.structs.replace(run_with(episode=0.0), truncated="mask")
+    first, second = chain_of(2, "a")
+    long = msgspec.structs.replace(second.choices[0], truncated=True)
+    calls = (first, msgspec.structs.replace(second, choices=(long,)))
+    group = [outcome("a", 0.0, calls, rewards={"a-1": 2.0}), outcome("b", 0.0)]
+    assert advantages(group_credit(group, run)) == pytest.approx({"a-0": 1.0, "b-0": -1.0})
+
+
+def test_a_dropped_episode_is_no_member():
+    run, group = cut_group("drop")
+    credit = group_credit(group, run)
+    assert advantages(credit) == {"a-0": 0.5, "b-0": -0.5}
+    assert [(m.member, m.why, m.advantage) for m in credit.members[2:]] == [(False, "truncated", None)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "skip"), [("train", None), ("mask", SkipReason.NO_IDS), ("drop", SkipReason.TOO_FEW_SCORED)]
+)
+def test_a_group_of_which_all_answers_were_cut_is_skipped_with_its_reason(rule: str, skip: SkipReason | None):
+    run = msgspec.structs.replace(run_with(), truncated=rule)
+    cut = {
+        name: tuple(
+            msgspec.structs.replace(one, choices=(msgspec.structs.replace(one.choices[0], truncated=True),))
+            for one in separate(name, 2)
+        )
+        for name in "ab"
+    }
+    assert group_credit([outcome("a", 1.0, cut["a"]), outcome("b", 0.0, cut["b"])], run).skip is skip
+
+
 # call rewards
 
 

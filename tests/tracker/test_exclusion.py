@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 
 from tests.tracker.building import RUN, call, choice, episodes
+from tracker.exclusion import is_dropped
 from tracker.timeline import exclusions
 from tracker.types import Call, CallState, Reason, RunSettings, Sampling
 
@@ -145,3 +146,48 @@ def test_every_excluded_choice_has_one_reason_and_only_known_choices_are_named(c
     empty = {(made.call_id, 0) for made in calls if not made.choices}
     excluded = exclusions(calls, RUN)
     assert empty <= excluded.keys() <= known | empty
+
+
+CUT = call("a", 0, [1], choices=(choice([5, 6], truncated=True),))
+NEXT = call("b", 1, [1, 5, 6, 9], [7])
+
+
+@pytest.mark.parametrize(
+    ("rule", "reasons"),
+    [
+        ("train", {}),
+        ("mask", {"a": Reason.TRUNCATED}),
+        ("drop", {"a": Reason.TRUNCATED, "b": Reason.TRUNCATED}),
+    ],
+)
+def test_what_becomes_of_an_answer_that_was_cut_is_said_by_the_run(rule: str, reasons: dict[str, Reason]):
+    run = RunSettings(run="r", truncated=rule)
+    assert reasons_of([CUT, NEXT], run) == reasons
+    assert is_dropped([CUT, NEXT], run) == (rule == "drop")
+    assert reasons_of([GOOD, NEXT], run) == {}
+    assert not is_dropped([GOOD, NEXT], run)
+
+
+@pytest.mark.parametrize("rule", ["mask", "drop"])
+def test_an_evaluation_leaves_nothing_out_for_its_length(rule: str):
+    assert reasons_of([CUT, NEXT], RunSettings(run="r", mode="eval", truncated=rule)) == {}
+
+
+@pytest.mark.parametrize("amiss", [{"role": "title"}, {"reason": Reason.IMAGES}, {"state": CallState.ABORTED}])
+def test_an_answer_that_is_not_trained_anyway_drops_no_episode(amiss: dict[str, object]):
+    run = RunSettings(run="r", truncated="drop")
+    calls = [changed(CUT, **amiss), call("b", 1, [2], [7])]
+    assert reasons_of(calls, run).keys() == {"a"}
+    assert reasons_of(calls, run)["a"] is not Reason.TRUNCATED
+    assert not is_dropped(calls, run)
+
+
+def test_of_several_choices_only_the_cut_one_is_masked():
+    made = changed(GOOD, choices=(choice([5], truncated=True), choice([6], index=1)))
+    assert exclusions([made], RunSettings(run="r", truncated="mask")) == {("a", 0): Reason.TRUNCATED}
+
+
+@given(episodes())
+def test_an_episode_in_which_nothing_was_cut_is_the_same_under_every_rule(calls: list[Call]):
+    for rule in ("mask", "drop"):
+        assert exclusions(calls, RunSettings(run="r", truncated=rule)) == exclusions(calls, RUN)

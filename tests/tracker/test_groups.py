@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import msgspec
 import pytest
 
 from tests.tracker.filling import archived, created, ready_group, rewarded
@@ -106,7 +107,7 @@ async def test_at_its_timeout_a_round_goes_on_with_those_that_are_done(ledger: S
     assert group.state == GroupState.READY
     assert {member.episode_id: member.member for member in group.members} == {"e0": True, "e1": True, "e2": False}
     assert (await rewarded(ledger, "e2")).late
-    (ready,) = await ledger.ready_groups("p", 5)
+    (ready,) = await ledger.ready_groups("p", [group.group_id])
     assert [member.episode_id for member in ready.members] == ["e0", "e1"]
 
 
@@ -164,3 +165,17 @@ async def test_groups_are_listed_by_page_and_filter(ledger: SqlLedger) -> None:
     assert seen == [f"task {number}" for number in (4, 3, 2, 1, 0)]
     assert [group.task for group in await groups(ledger, task="task 3")] == ["task 3"]
     assert await ledger.list_groups("other", run=None, task=None, limit=2, cursor=None) == ([], None)
+
+
+async def test_a_run_that_drops_cut_episodes_tells_so_in_the_group(ledger: SqlLedger) -> None:
+    await ledger.put_run("default", RunSettings(run="short", group_size=3, truncated="drop"))
+    for name, calls in {"a": (2, 0, 0), "b": (2, 1, 1), "c": (2, 2, 1)}.items():  # all, left out, cut
+        await created(ledger, name, run="short")
+        await rewarded(ledger, name, 1.0 if name == "a" else 0.0)
+        row = await ledger.get_episode("default", name)
+        numbers = dict(zip(("num_calls", "num_excluded", "num_truncated"), calls, strict=True))
+        row = msgspec.structs.replace(row, versions={"p": 0}, archived_ms=9, ended_ms=9, **numbers)
+        assert await ledger.archive_episode(row, b"", "digest")
+    (group,) = await ledger.settle_groups(10)
+    told = {member.episode_id: (member.member, member.why) for member in group.members}
+    assert told == {"a": (True, ""), "b": (True, ""), "c": (False, "truncated")}

@@ -76,6 +76,24 @@ def test_c24_a_single_turn_cut_by_its_limit_gets_no_end_token():
     assert counts([only], RUN).num_truncated == 1
 
 
+def test_a_masked_answer_is_context_in_the_sample_that_goes_on_from_it():
+    run = RunSettings(run="r", truncated="mask")
+    first = call("t1", 0, [1], choices=(choice([5, 6], finish_reason="length", truncated=True),))
+    second = call("t2", 1, [1, 5, 6, END, 98, 3], [7, END])
+    (sample,), excluded = samples_of([first, second], run, {})
+    assert tokens_of(sample) == ([1, 5, 6, 99, 98, 3, 7, 99], [0, 0, 0, 0, 0, 0, 1, 1])
+    assert [(item.call_id, item.reason, item.num_tokens) for item in excluded] == [("t1", Reason.TRUNCATED, 2)]
+    assert [row.call_id for row in rows_of([first, second], run, "p")] == ["t2"]
+    assert (counts([first, second], run).num_excluded, counts([first, second], run).num_truncated) == (1, 1)
+
+
+def test_nothing_of_a_dropped_episode_becomes_a_row():
+    run = RunSettings(run="r", truncated="drop")
+    calls = [call("t1", 0, [1], choices=(choice([5], truncated=True),)), call("t2", 1, [2], [7])]
+    assert rows_of(calls, run, "p") == ()
+    assert counts(calls, run).num_excluded == 2
+
+
 def test_a_shared_beginning_is_trained_in_the_first_branch_and_context_in_the_other():
     calls = [call("a", 0, [1], [2]), call("b", 1, [1, 2, 3], [4]), call("c", 2, [1, 2, 5], [6])]
     assert samples(calls) == [([1, 2, 3, 4], [0, 1, 0, 1]), ([1, 2, 5, 6], [0, 0, 0, 1])]
