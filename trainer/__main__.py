@@ -1,7 +1,7 @@
 """`python -m trainer`: trains one policy until it is told to stop.
 
 One process a policy and data folder: a lock file says so on this machine, the lease in SQL everywhere. SIGTERM and
-SIGINT end it after the step at hand; it can be killed at any time and goes on where it was.
+SIGINT end it at once; it can be killed at any time and goes on where it was.
 """
 
 from __future__ import annotations
@@ -11,13 +11,10 @@ import hashlib
 import logging
 import os
 import platform
-import signal
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
-from types import FrameType
 from typing import Any
 
 import torch
@@ -30,18 +27,14 @@ from trainer.feed import Feed
 from trainer.grpo import PolicyTrainer
 from trainer.loop import Loop
 from trainer.models import resolve_model
+from trainer.stopping import Stop
 
 
 def main() -> int:
     """Train; the exit code is 1 with a line on standard error where something has to be mended first."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    stop = Event()
-
-    def end(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
+    stop = Stop()
+    stop.listen()
     try:
         settings = load(sys.argv[1:], os.environ, Path.cwd())
         with only_one(settings):
@@ -52,7 +45,7 @@ def main() -> int:
     return 0
 
 
-def train(settings: TrainerSettings, stop: Event) -> None:
+def train(settings: TrainerSettings, stop: Stop) -> None:
     """Wait for the lease, then run the loop until `stop`."""
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)

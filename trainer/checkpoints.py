@@ -1,13 +1,14 @@
 """Checkpoints: the commit point of a step is the rename of its folder.
 
 A folder is written aside, whole, and renamed; what has the final name is whole, what has another is rubbish of a crash
-and is removed at start. Beside the trainer's state it says which batch it came from. The last few stay, for a
-rollback. What the state consists of is left to `grpo.py`, when to write to the loop.
+and is removed at start. What goes loses its name first. Beside the trainer's state it says which batch it came from.
+The last few stay, for a rollback. What the state consists of is left to `grpo.py`, when to write to the loop.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Generator
@@ -23,6 +24,8 @@ from tracker.types import Batch, Record
 NAME: Final = "step-{:08d}-{}"
 PATTERN: Final = "step-*"
 BATCH_FILE: Final = "batch.json"
+ASIDE: Final = re.compile("-[0-9a-f]{32}$")
+"""How the names of folders end that are no more, or not yet, what they will be called."""
 
 
 class Origin(Record, frozen=True):
@@ -50,8 +53,7 @@ class Checkpoints:
 
     def clean(self) -> None:
         """Remove what a crash left half written."""
-        for folder in self._root.glob(".*"):
-            shutil.rmtree(folder)
+        clean(self._root, "")
 
     def all(self) -> list[Checkpoint]:
         """Newest first: by epoch, then by step."""
@@ -72,7 +74,7 @@ class Checkpoints:
             save(folder)
             (folder / BATCH_FILE).write_bytes(msgspec.json.encode(origin))
         for old in self.all()[self._keep :]:
-            shutil.rmtree(old.folder)
+            remove(old.folder)
         return Checkpoint(target, origin)
 
 
@@ -83,18 +85,36 @@ def aside(target: Path) -> Generator[Path]:
     A `target` that is there already has the same content, written before a crash, and is replaced.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    folder = target.parent / f".{target.name}-{uuid.uuid4().hex}"
+    folder = _beside(target)
     folder.mkdir()
     try:
         yield folder
         for path in [*folder.rglob("*"), folder]:
             sync(path)
         if target.exists():
-            shutil.rmtree(target)
+            remove(target)
         folder.rename(target)
         sync(target.parent)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def clean(root: Path, prefix: str) -> None:
+    """Remove the folders that a crash left half written or half removed; only those of names that begin so."""
+    for folder in root.glob(".*"):
+        if folder.name.startswith(f".{prefix}") and ASIDE.search(folder.name):
+            shutil.rmtree(folder)
+
+
+def remove(folder: Path) -> None:
+    """Take a folder's name away, then its content: killed in between, nothing half removed is taken for whole."""
+    rubbish = _beside(folder)
+    folder.rename(rubbish)
+    shutil.rmtree(rubbish)
+
+
+def _beside(target: Path) -> Path:
+    return target.parent / f".{target.name}-{uuid.uuid4().hex}"
 
 
 def sync(path: Path) -> None:

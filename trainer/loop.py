@@ -3,7 +3,7 @@
 The rename of the checkpoint is the commit point. Killed before it, the step is trained again from the same rows and
 credit; killed after it, the weights are published and the batch is marked at the next start: no group is trained twice.
 A rollback raises the policy's epoch: training then goes on from the checkpoint of the version rolled back to. Told to
-stop, it ends after the step at hand.
+stop, it ends at once, wherever it is (`stopping.py`): what was not finished is finished after the next start.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event
 from typing import Any, Final
 
 import httpx
@@ -26,6 +25,7 @@ from trainer.grpo import PolicyTrainer, read_weights
 from trainer.metrics import append, line, step_metrics
 from trainer.publish import Published, Publisher, timed
 from trainer.steps import Report, Step
+from trainer.stopping import Stop, Stopped
 
 METRICS_FILE: Final = "metrics.jsonl"
 REPORT_FILE: Final = "report.json"
@@ -72,9 +72,9 @@ class Loop:
         self,
         settings: TrainerSettings,
         feed: Feed,
-        stop: Event,
+        stop: Stop,
         say: Callable[[str], None],
-        transport: httpx.BaseTransport | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._settings = settings
         self._feed = feed
@@ -88,18 +88,21 @@ class Loop:
     def run(self, make_trainer: MakeTrainer) -> None:
         """Train until told to stop or done; after a rollback, go on from where it leads."""
         try:
-            self._checkpoints.clean()
-            while not self._stop.is_set():
-                self._start = self._find_start()
-                self._trainer = make_trainer(self)
-                self._train(self._trainer)
-                if self._is_current():
-                    return
-                self._say(
-                    f"policy {self._settings.policy.name} was rolled back to version {self._feed.policy().active}"
-                )
-        finally:
-            self._publisher.close()
+            with self._stop.breaking_off():
+                self._run(make_trainer)
+        except Stopped:
+            self._say("told to stop: what is not finished is finished after the next start")
+
+    def _run(self, make_trainer: MakeTrainer) -> None:
+        self._checkpoints.clean()
+        self._publisher.clean()
+        while not self._stop.is_set():
+            self._start = self._find_start()
+            self._trainer = make_trainer(self)
+            self._train(self._trainer)
+            if self._is_current():
+                return
+            self._say(f"policy {self._settings.policy.name} was rolled back to version {self._feed.policy().active}")
 
     def _train(self, trainer: PolicyTrainer) -> None:
         checkpoint, adapter = self._start.checkpoint, self._start.adapter
@@ -133,7 +136,8 @@ class Loop:
             self._model().save_state(folder)
             (folder / REPORT_FILE).write_text(json.dumps(metrics))
 
-        self._checkpoints.write(step.batch, save)
+        with self._stop.shielded():
+            self._checkpoints.write(step.batch, save)
         return self._publish_and_mark(step, metrics, self._why_not(report))
 
     def _finish(self, batch: Batch) -> bool:
@@ -151,11 +155,9 @@ class Loop:
             gap: dict[str, float] | None = metrics["gap_at_no_lag"]
             noise = None if gap is None else gap["mean"]
             published, seconds = timed(lambda: self._publisher.publish(self._model(), step, metrics, noise))
-        if published.interrupted:
-            return False
         metrics |= {"version": published.version, "publish_s": round(seconds, 3), "detail": published.detail}
-        self._mark(step, published, metrics)
         append(self._settings.work_dir / METRICS_FILE, metrics)
+        self._mark(step, published, metrics)
         self._say(line(metrics))
         return not self._stop.is_set() and self._is_current()
 

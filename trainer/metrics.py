@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from trainer.steps import Report, Step
+
+END_BYTES: Final = 65536
+"""How much of the file's end is searched for a step that was written before."""
 
 
 def step_metrics(step: Step, report: Report) -> dict[str, Any]:
@@ -64,10 +67,18 @@ def line(metrics: dict[str, Any]) -> str:
 
 
 def append(path: Path, metrics: dict[str, Any]) -> None:
-    """Add a line to the file of metrics."""
+    """Add a step's line to the file of metrics, unless a life that was killed right after has added it."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and metrics["batch_id"].encode() in _end(path):
+        return
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(metrics, separators=(",", ":")) + "\n")
+
+
+def _end(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - END_BYTES))
+        return file.read()
 
 
 def _finite(value: float) -> float | None:

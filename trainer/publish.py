@@ -1,9 +1,10 @@
 """Publishing a version: number, folder, registration, swap.
 
 A number is reserved before anything is written and never used again. The folder `POLICY@N-DIGEST8` holds
-`adapter_config.json` and `adapter_model.safetensors` and nothing else, is written aside and renamed, and is named in
-SQL before the gateway is asked to serve it. Publishing again what was published before a crash finds the same version
-by its digest. Whether engines really serve it is for the gateway to find out; what it answers is final.
+`adapter_config.json` and `adapter_model.safetensors` and nothing else, is named in SQL with its digest, then written
+aside and renamed, and only then the gateway is asked to serve it. Publishing again what was published before a crash
+finds the same version by its digest and does what is left of it. Whether engines really serve it is for the gateway to
+find out; what it answers is final.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event
 from typing import Any, Final, cast
 
 import httpx
@@ -22,12 +22,13 @@ from torch import Tensor
 
 from tracker.errors import Conflict, SettingsError
 from tracker.types import ProbePoint, Version, VersionState
-from trainer.checkpoints import aside
+from trainer.checkpoints import aside, clean
 from trainer.config import TrainerSettings
 from trainer.feed import Feed
 from trainer.grpo import PolicyTrainer, read_weights
 from trainer.probe import probe_points
 from trainer.steps import Step
+from trainer.stopping import Stop, Stopped
 
 CONFLICT: Final = 409
 WEIGHTS_FILE: Final = "adapter_model.safetensors"
@@ -48,8 +49,6 @@ class Published:
     version: int | None
     """`None`: agents keep getting the version before."""
     detail: str = ""
-    interrupted: bool = False
-    """Told to stop before the gateway answered: to be published again at the next start."""
 
 
 class Publisher:
@@ -59,32 +58,32 @@ class Publisher:
         self,
         settings: TrainerSettings,
         feed: Feed,
-        stop: Event,
+        stop: Stop,
         say: Callable[[str], None],
-        transport: httpx.BaseTransport | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._settings = settings
         self._policy = settings.policy.name
         self._feed = feed
         self._stop = stop
         self._say = say
-        headers = {} if settings.key is None else {"Authorization": f"Bearer {settings.key}"}
-        self._http = httpx.Client(
-            base_url=settings.gateway_url, headers=headers, timeout=SWAP_TIMEOUT_S, transport=transport
-        )
+        self._transport = transport
 
-    def close(self) -> None:
-        self._http.close()
+    def clean(self) -> None:
+        """Remove what a crash left half written."""
+        clean(self._settings.stores.adapters_dir, f"{self._policy}@")
 
     def publish(self, trainer: PolicyTrainer, step: Step, metrics: dict[str, Any], noise: float | None) -> Published:
-        """Publish the weights as they are now; waits for a gateway that is restarting."""
+        """Publish the weights as they are now; waits for a gateway that is restarting, unless told to stop.
+
+        Raises `Stopped` where no answer came: the next start publishes again.
+        """
         previous = self._previous()
         points = probe_points(trainer, step.rows, None if previous is None else self._weights(previous))
         try:
-            version = self._write(trainer, step, previous)
+            version = self._write(trainer, step, metrics)
         except Conflict as error:
             return Published(None, error.message)
-        self._feed.put_version(msgspec.structs.replace(version, metrics=msgspec.json.encode(metrics)))
         return self._register(version, metrics, points, noise)
 
     def _previous(self) -> Version | None:
@@ -99,18 +98,32 @@ class Publisher:
     def _folder(self, version: Version) -> Path:
         return self._settings.stores.adapters_dir / version.folder
 
-    def _write(self, trainer: PolicyTrainer, step: Step, previous: Version | None) -> Version:
-        """Reserve a number and write its folder; or find what was written before a crash."""
+    def _write(self, trainer: PolicyTrainer, step: Step, metrics: dict[str, Any]) -> Version:
+        """Reserve a number, name it and write its folder, as far as this was not done before a crash."""
         digest = hashlib.sha256(trainer.adapter_bytes()).hexdigest()
+        version = self._named(digest, step.batch.epoch) or self._name(digest, step.batch.epoch, metrics)
+        if not (self._folder(version) / WEIGHTS_FILE).is_file():
+            with aside(self._folder(version)) as folder:
+                trainer.write_adapter(folder)
+        return version
+
+    def _named(self, digest: str, epoch: int) -> Version | None:
+        """The version that these weights were given before."""
         for known in self._feed.versions():
-            written = known.folder and known.digest == digest and (self._folder(known) / WEIGHTS_FILE).is_file()
-            if written and known.epoch == step.batch.epoch and known.state is not VersionState.WITHDRAWN:
+            is_same = known.folder and known.digest == digest and known.epoch == epoch
+            if is_same and known.state is not VersionState.WITHDRAWN:
                 return known
-        reserved = self._feed.reserve_version(step.batch.epoch)
-        name = f"{self._policy}@{reserved.version}-{digest[:8]}"
-        version = msgspec.structs.replace(reserved, folder=name, digest=digest)
-        with aside(self._folder(version)) as folder:
-            trainer.write_adapter(folder)
+        return None
+
+    def _name(self, digest: str, epoch: int, metrics: dict[str, Any]) -> Version:
+        reserved = self._feed.reserve_version(epoch)
+        version = msgspec.structs.replace(
+            reserved,
+            folder=f"{self._policy}@{reserved.version}-{digest[:8]}",
+            digest=digest,
+            metrics=msgspec.json.encode(metrics),
+        )
+        self._feed.put_version(version)
         return version
 
     def _register(
@@ -135,19 +148,27 @@ class Publisher:
                     return self._refused(answer)
             self._say(f"version {version.version} is not published yet: {problem}; again in {wait_s:.0f} s")
             if self._stop.wait(wait_s):
-                return Published(None, problem, interrupted=True)
+                raise Stopped
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
             self._feed.renew()
 
     def _post(self, body: dict[str, Any]) -> tuple[httpx.Response | None, str]:
         try:
-            answer = self._http.post(f"/v1/policies/{self._policy}/versions", json=body)
+            answer = self._feed.wait(self._asked(body))
         except httpx.TransportError as error:
             return (
                 None,
                 f"the gateway at {self._settings.gateway_url} cannot be reached ({error or type(error).__name__})",
             )
         return answer, _message(answer)
+
+    async def _asked(self, body: dict[str, Any]) -> httpx.Response:
+        url, key = self._settings.gateway_url, self._settings.key
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        async with httpx.AsyncClient(
+            base_url=url, headers=headers, timeout=SWAP_TIMEOUT_S, transport=self._transport
+        ) as http:
+            return await http.post(f"/v1/policies/{self._policy}/versions", json=body)
 
     def _refused(self, answer: httpx.Response) -> Published:
         """A conflict is an answer (the swap failed, the epoch is over); anything else is a setting to be mended."""

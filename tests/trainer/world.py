@@ -7,7 +7,6 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event
 
 import httpx
 import msgspec
@@ -22,6 +21,7 @@ from trainer.config import TrainerSettings
 from trainer.feed import Feed
 from trainer.grpo import PolicyTrainer
 from trainer.loop import Loop
+from trainer.stopping import Stop
 
 
 def call_of(episode: str, index: int, prompt: list[int], sampled: list[int], version: int = 0) -> Call:
@@ -64,12 +64,19 @@ def run_settings(group_size: int = 2, **fields: object) -> RunSettings:
     return msgspec.convert({"run": "default", "group_size": group_size, "reward_grace_s": 0.0, **fields}, RunSettings)
 
 
+def check_folder(folder: Path, digest: str) -> None:
+    """What every gateway checks of what it is asked to serve."""
+    assert {path.name for path in folder.iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}
+    assert hashlib.sha256((folder / "adapter_model.safetensors").read_bytes()).hexdigest() == digest
+    assert load_file(folder / "adapter_model.safetensors")
+
+
 class World:
     """One trainer's surroundings: settings, database, gateway, and what was said."""
 
     def __init__(self, settings: TrainerSettings) -> None:
         self.settings = settings
-        self.stop = Event()
+        self.stop = Stop()
         self.said: list[str] = []
         self.posts: list[dict[str, object]] = []
         self.answers: list[httpx.Response] = []
@@ -82,20 +89,17 @@ class World:
     def close(self) -> None:
         self.feed.close()
 
-    def gateway(self, request: httpx.Request) -> httpx.Response:
+    async def gateway(self, request: httpx.Request) -> httpx.Response:
         """Check what is published and make it the active version, as the gateway does."""
         if self.answers:
             return self.answers.pop(0)
         body = json.loads(request.content)
         self.posts.append(body)
-        folder: Path = self.settings.stores.adapters_dir / body["folder"]
-        assert {path.name for path in folder.iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}
-        assert hashlib.sha256((folder / "adapter_model.safetensors").read_bytes()).hexdigest() == body["digest"]
-        assert load_file(folder / "adapter_model.safetensors")
-        version = self.run(self.ledger.find_version("solver", body["folder"]))
+        check_folder(self.settings.stores.adapters_dir / body["folder"], body["digest"])
+        version = await self.ledger.find_version("solver", body["folder"])
         assert version is not None
-        self.run(self.ledger.put_version(msgspec.structs.replace(version, state=VersionState.ACTIVE)))
-        self.run(self.ledger.activate("solver", version.version, body["epoch"]))
+        await self.ledger.put_version(msgspec.structs.replace(version, state=VersionState.ACTIVE))
+        await self.ledger.activate("solver", version.version, body["epoch"])
         return httpx.Response(201, json={"policy": "solver", "version": version.version, "state": "active"})
 
     def train(self, commit: Callable[[Loop], None] = lambda _: None) -> None:
