@@ -2,8 +2,8 @@
 
 Every write carries the fence of the policy's lease and checks it in its own transaction, with the lease's row locked:
 a trainer that was replaced cannot change anything. A group is taken once for each policy, a step of an epoch is taken
-once, and the credit of a batch is frozen in the transaction that takes it. What a batch trains on is left to the
-trainer's feed.
+once, and the credit of a batch is frozen in the transaction that takes it. What there is to take is told by
+`offers.py`; what a batch trains on is left to the trainer's feed.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from statistics import fmean
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, exists, func, insert, select, update
+from sqlalchemy import Connection, Row, func, insert, select, update
 
 from tracker import tables
 from tracker.errors import Conflict, LeaseLost, NotFound
 from tracker.members import read_groups
 from tracker.rounds import DROPPED, TAKEN, end_batch, lock_group, settle_shares
 from tracker.sql import Database, insert_new
-from tracker.types import Batch, CallCredit, Group, GroupState, SkipReason
+from tracker.types import Batch, CallCredit, GroupState, SkipReason
 from tracker.versions import ensure_policy, lock_policy
 
 TRAINED = "trained"
@@ -39,10 +39,6 @@ class BatchTaking(Database):
     async def release_lease(self, policy: str, fence: int) -> None:
         """Let another trainer take over at once; a lease lost before is left as it is."""
         await self.write(_release_lease, policy, fence)
-
-    async def ready_groups(self, policy: str, limit: int) -> list[Group]:
-        """Ready groups with calls of this policy not yet taken for it, in the order they became ready."""
-        return await self.read(_ready_groups, policy, limit)
 
     async def take(self, batch: Batch, num_rewards: int | None = None) -> Batch:
         """One transaction: the batch, its groups (unique by group and policy), the frozen credit; groups -> taken.
@@ -103,24 +99,6 @@ def _release_lease(connection: Connection, policy: str, fence: int) -> None:
     leases = tables.trainer_leases
     statement = update(leases).where(leases.c.policy == policy, leases.c.fence == fence)
     connection.execute(statement.values(holder="", expires_ms=0))
-
-
-def _ready_groups(connection: Connection, policy: str, limit: int) -> list[Group]:
-    groups, episodes, called, shares = tables.groups, tables.episodes, tables.episode_policies, tables.batch_groups
-    calls_it = exists().where(
-        episodes.c.group_id == groups.c.group_id,
-        episodes.c.place.is_not(None),
-        called.c.episode_id == episodes.c.episode_id,
-        called.c.policy == policy,
-    )
-    taken = exists().where(shares.c.group_id == groups.c.group_id, shares.c.policy == policy)
-    statement = (
-        select(groups)
-        .where(groups.c.state.in_((GroupState.READY, GroupState.TAKEN)), calls_it, ~taken)
-        .order_by(groups.c.ready_ms, groups.c.created_ms, groups.c.group_id)
-        .limit(limit)
-    )
-    return read_groups(connection, connection.execute(statement).all(), seated_only=True)
 
 
 def _take(connection: Connection, batch: Batch, num_rewards: int | None) -> Batch:

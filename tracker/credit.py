@@ -4,10 +4,12 @@ Baselines run over the **episodes** of a group, before any call is left out: inf
 unscored episodes are no members, nor is one that the run drops for an answer that was cut by its limit.
 Episode and call rewards give separate advantages, summed with the run's weights:
 `A_k = episode · discount_k · A(R_e) + own · A(G_k)`. The first compares effective rewards and is discounted by the
-calls still to come; the second compares returns with those of other episodes at the same depth of the tree, or with
-whole episodes where no other episode got that deep. With `roles_as_policies` the unit is the invocation of a role.
+calls still to come; the second compares returns with those of other episodes at the same depth of the policy's tree, or
+with its calls in whole episodes where no other episode got that deep: what one policy is rewarded for says nothing of
+another's calls. With `roles_as_policies` the unit is the invocation of a role.
 
-Deviation (`batch`) spans the groups of one step and one run: a family is a run. Staleness is left to others.
+Deviation (`batch`) spans the groups of one step, those of the same family where the run has families. Staleness is left
+to others.
 """
 
 from __future__ import annotations
@@ -106,23 +108,34 @@ def group_credit(outcomes: Sequence[EpisodeOutcome], run: RunSettings) -> GroupC
     return batch_credit([outcomes], run)[0]
 
 
-def batch_credit(groups: Sequence[Sequence[EpisodeOutcome]], run: RunSettings) -> tuple[GroupCredit, ...]:
-    """The credit of all groups of one step, in their order."""
+def batch_credit(
+    groups: Sequence[Sequence[EpisodeOutcome]], run: RunSettings, families: Sequence[str] = ()
+) -> tuple[GroupCredit, ...]:
+    """The credit of all groups of one step, in their order; `families` is the family of each, where there are any."""
     scored = [_ScoredGroup.of(outcomes, run) for outcomes in groups]
-    step = _StepValues(
-        rewards=tuple(value for group in scored for value in group.rewards.values()),
-        own=tuple(value for group in scored for value in group.own_by_episode().values()),
-        roles=_merged(group.by_role(run.credit) for group in scored),
-    )
-    return tuple(_credit(group, step, run) for group in scored)
+    of_each = families or [""] * len(scored)
+    spans: defaultdict[str, list[_ScoredGroup]] = defaultdict(list)
+    for family, group in zip(of_each, scored, strict=True):
+        spans[family].append(group)
+    values = {family: _StepValues.of(listed, run.credit) for family, listed in spans.items()}
+    return tuple(_credit(group, values[family], run) for family, group in zip(of_each, scored, strict=True))
 
 
 class _StepValues(Record, frozen=True):
-    """One value for each member of the step, for the deviation of kind `batch`."""
+    """One value for each member of the step (or of its family there), for the deviation of kind `batch`."""
 
     rewards: tuple[float, ...]
-    own: tuple[float, ...]
+    own: dict[str, tuple[float, ...]]
+    """By policy."""
     roles: dict[str, tuple[float, ...]]
+
+    @classmethod
+    def of(cls, groups: Sequence[_ScoredGroup], credit: Credit) -> _StepValues:
+        return cls(
+            rewards=tuple(value for group in groups for value in group.rewards.values()),
+            own=_merged(group.own_by_policy() for group in groups),
+            roles=_merged(group.by_role(credit) for group in groups),
+        )
 
 
 class _ScoredGroup(Record, frozen=True):
@@ -154,11 +167,13 @@ class _ScoredGroup(Record, frozen=True):
         invocations = {item.episode_id: invocations_of(returns[item.episode_id], item.call_rewards) for item in counted}
         return cls(members=members, rewards=rewards, returns=returns, invocations=invocations)
 
-    def own_by_episode(self) -> dict[str, float]:
-        """episode_id -> mean own return of its calls; an episode without calls is worth 0 here."""
-        return {
-            episode_id: mean(item.own for item in items) if items else 0.0 for episode_id, items in self.returns.items()
-        }
+    def own_by_policy(self) -> dict[str, dict[str, float]]:
+        """policy -> episode_id -> mean own return of its calls, for episodes that called the policy."""
+        gathered: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for episode_id, items in self.returns.items():
+            for item in items:
+                gathered[item.policy][episode_id].append(item.own)
+        return {policy: {key: mean(values) for key, values in at.items()} for policy, at in gathered.items()}
 
     def by_role(self, credit: Credit) -> dict[str, dict[str, float]]:
         """role -> episode_id -> mean return of the role's invocations, for episodes that have the role."""
@@ -221,10 +236,10 @@ def _skip_reason(group: _ScoredGroup, calls: Sequence[CallCredit], credit: Credi
 
 def _tree_advantages(group: _ScoredGroup, step: _StepValues, compared: Baseline, credit: Credit) -> list[CallCredit]:
     """A call's share of its episode's advantage, and its own against the same depth of the other episodes."""
-    whole = baseline(credit, group.own_by_episode(), step.own)
+    whole = {policy: baseline(credit, values, step.own[policy]) for policy, values in group.own_by_policy().items()}
     by_depth = {
-        depth: baseline(credit, values, step.own)
-        for depth, values in _own_by_depth(group.returns).items()
+        (policy, depth): baseline(credit, values, step.own[policy])
+        for (policy, depth), values in _own_by_depth(group.returns).items()
         if len(values) > 1
     }
     calls: list[CallCredit] = []
@@ -233,19 +248,19 @@ def _tree_advantages(group: _ScoredGroup, step: _StepValues, compared: Baseline,
         for item in items:
             if not item.trained:
                 continue
-            own = by_depth.get(item.depth, whole).advantage(episode_id, item.own)
+            own = by_depth.get((item.policy, item.depth), whole[item.policy]).advantage(episode_id, item.own)
             advantage = credit.episode * item.discount * episode_advantage + credit.own * own
             calls.append(CallCredit(episode_id=episode_id, call_id=item.call_id, advantage=advantage))
     return calls
 
 
-def _own_by_depth(returns: Mapping[str, Sequence[CallReturn]]) -> dict[int, dict[str, float]]:
-    """depth -> episode_id -> mean own return of the episode's calls at that depth."""
-    gathered: defaultdict[int, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+def _own_by_depth(returns: Mapping[str, Sequence[CallReturn]]) -> dict[tuple[str, int], dict[str, float]]:
+    """(policy, depth) -> episode_id -> mean own return of the episode's calls of that policy at that depth."""
+    gathered: defaultdict[tuple[str, int], defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for episode_id, items in returns.items():
         for item in items:
-            gathered[item.depth][episode_id].append(item.own)
-    return {depth: {key: mean(values) for key, values in at.items()} for depth, at in gathered.items()}
+            gathered[item.policy, item.depth][episode_id].append(item.own)
+    return {place: {key: mean(values) for key, values in at.items()} for place, at in gathered.items()}
 
 
 def _role_advantages(group: _ScoredGroup, step: _StepValues, credit: Credit) -> list[CallCredit]:
@@ -264,10 +279,10 @@ def _invocation_return(invocation: Invocation, reward: float, credit: Credit) ->
     return credit.own * invocation.own + credit.episode * reward
 
 
-def _merged(by_role: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str, tuple[float, ...]]:
-    """role -> the values of every episode of the step that has the role."""
+def _merged(groups: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str, tuple[float, ...]]:
+    """name -> the values of every episode that has one under this name, over all groups."""
     merged: defaultdict[str, list[float]] = defaultdict(list)
-    for group in by_role:
-        for role, values in group.items():
-            merged[role].extend(values.values())
-    return {role: tuple(values) for role, values in merged.items()}
+    for group in groups:
+        for name, values in group.items():
+            merged[name].extend(values.values())
+    return {name: tuple(values) for name, values in merged.items()}

@@ -28,6 +28,7 @@ from tracker.episode_rows import (
     set_episode,
 )
 from tracker.errors import BadRequest, Conflict, Gone
+from tracker.families import check_task
 from tracker.registry import freeze_run, lock_run
 from tracker.rounds import DONE, settle_shares, take_place, task_digest
 from tracker.sql import Database, insert_new
@@ -118,6 +119,7 @@ def _create(
         return _stored_head(connection, head.tenant, head.episode_id), False
     freeze_run(connection, head.tenant, head.run)
     group_id, place = None, None
+    check_task(head.task, run)
     if run.mode == "train" and not head.implicit:
         group_id, place = take_place(connection, head, run, head.created_ms)
     values = {name: getattr(head, name) for name in EpisodeHead.__struct_fields__} | {

@@ -45,6 +45,7 @@ class CallReturn(Record, frozen=True):
     """G_k of call rewards."""
     discount: float
     """What the episode's reward is multiplied by here; 1 at a leaf."""
+    policy: str
     role: str
     invocation: str
     """call_id of the root of its invocation."""
@@ -91,6 +92,7 @@ def call_returns(
             depth=depths[call.call_id],
             own=own[call.call_id],
             discount=discounts[call.call_id],
+            policy=call.policy or "",
             role=role_of(call),
             invocation=invocations[call.call_id],
             trained=call.call_id in trained,

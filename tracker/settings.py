@@ -41,6 +41,8 @@ RUN_RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "idle_s": (0, 1e8),
 }
 MAX_WEIGHT: Final = 1e6
+LEAST_SHARE: Final = 1e-6
+MAX_FAMILY_CHARS: Final = 128
 ROLE_RULES: Final = ("train", "context", "drop")
 SettingsT = TypeVar("SettingsT", bound=BaseModel)
 
@@ -260,8 +262,22 @@ def _check_weights(run: RunSettings) -> None:
     for name, weight in weights.items():
         if not abs(weight) <= MAX_WEIGHT:
             raise BadRequest(f"{name} must be a number from {-MAX_WEIGHT:g} to {MAX_WEIGHT:g}.", param=name)
+    for family, weight in run.families.items():
+        _check_family(family, weight)
     if not 0 <= run.credit.gamma <= 1:
         raise BadRequest("credit.gamma must be a number from 0 to 1.", param="credit.gamma")
+
+
+def _check_family(family: str, weight: float) -> None:
+    param = f"families.{family}"
+    if not family.strip("/") or family != family.strip("/") or len(family) > MAX_FAMILY_CHARS:
+        raise BadRequest(
+            f"A family is what the names of its tasks begin with, without the '/' after it, such as 'maths'; at most "
+            f"{MAX_FAMILY_CHARS} characters, not {family[:MAX_FAMILY_CHARS]!r}.",
+            param=param,
+        )
+    if not LEAST_SHARE <= weight <= MAX_WEIGHT:
+        raise BadRequest(f"{param} must be a number from {LEAST_SHARE:g} to {MAX_WEIGHT:g}.", param=param)
 
 
 def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:

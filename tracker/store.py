@@ -279,8 +279,17 @@ class Batches(Protocol):
 
     async def release_lease(self, policy: str, fence: int) -> None: ...
 
-    async def ready_groups(self, policy: str, limit: int) -> list[Group]:
-        """Ready groups with calls of this policy not yet taken for it, in the order they became ready."""
+    async def ready_heads(self, policy: str) -> list[Group]:
+        """Ready groups with calls of this policy not yet taken for it, in the order they became ready, without their
+        members."""
+        ...
+
+    async def ready_groups(self, policy: str, group_ids: Sequence[str]) -> list[Group]:
+        """Those of these groups that are ready for this policy, with their members, in the order they became ready."""
+        ...
+
+    async def tasks_taken(self, policy: str, tenant: str, run: str) -> dict[str, int]:
+        """task -> groups of the run that were taken for this policy and not dropped."""
         ...
 
     async def take(self, batch: Batch, num_rewards: int | None = None) -> Batch:

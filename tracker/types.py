@@ -339,6 +339,8 @@ class RunSettings(Record, frozen=True):
     reward_weights: dict[str, float] = {}
     """reward name -> weight; a name not listed weighs 1."""
     roles_as_policies: bool = False
+    families: dict[str, float] = {}
+    """family -> weight: the share of each step's groups that its tasks have (`families.py`). Empty: any task."""
     truncated: str = "train"
     """What becomes of an episode in which an answer that would be trained was cut by its limit. `train`: nothing;
     `mask`: that answer is not trained, the episode stays in the baseline; `drop`: it is no member of its group."""

@@ -13,6 +13,8 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import asdict
+from threading import Event
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -35,14 +37,21 @@ from tracker.types import (
     SkipReason,
     Version,
 )
+from trainer.choosing import choose
 from trainer.config import TrainerSettings
-from trainer.steps import Step
-from trainer.stopping import LOOK_S, Stop, Stopped
-from trainer.taking import Course, LoadedGroup, Verdict, credited_rows, manifest_of, verdicts
+from trainer.steps import FamilyShare, Step
+from trainer.taking import (
+    Course,
+    LoadedGroup,
+    Verdict,
+    credited_rows,
+    family_shares,
+    manifest_of,
+    reward_mean,
+    verdicts,
+)
 from trainer.weights import check_loss
 
-LOOK_AHEAD: Final = 256
-"""How many ready groups are looked at."""
 RECENT_BATCHES: Final = 64
 T = TypeVar("T")
 
@@ -51,7 +60,7 @@ class Feed:
     """One policy's batches. Used by one thread; `close` gives the lease back."""
 
     def __init__(
-        self, settings: TrainerSettings, clock: Clock, holder: str, stop: Stop, say: Callable[[str], None]
+        self, settings: TrainerSettings, clock: Clock, holder: str, stop: Event, say: Callable[[str], None]
     ) -> None:
         self._settings = settings
         self._policy = settings.policy.name
@@ -78,7 +87,7 @@ class Feed:
     def acquire(self) -> bool:
         """Wait for the lease; False if told to stop meanwhile."""
         while not self._stop.is_set():
-            fence = self._run(self._renewed())
+            fence = self._renewed()
             if fence is not None:
                 self._fence = fence
                 return True
@@ -88,36 +97,12 @@ class Feed:
 
     def renew(self) -> None:
         """Hold on to the lease before something long; raises `LeaseLost` if another trainer has it."""
-        self._run(self._hold())
-
-    async def _hold(self) -> None:
-        if await self._renewed() != self._fence:
+        if self._renewed() != self._fence:
             raise LeaseLost(f"Another trainer holds policy {self._policy} now; this one stops.")
 
-    async def _renewed(self) -> int | None:
+    def _renewed(self) -> int | None:
         ttl_ms = int(self._settings.lease_ttl_s * 1000)
-        return await self._ledger.take_lease(self._policy, self._holder, self._clock.now_ms(), ttl_ms)
-
-    def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` gives, which may take long: the lease is held meanwhile. Raises `Stopped` when told to stop."""
-        return self._run(self._while_held(work))
-
-    async def _while_held(self, work: Coroutine[Any, Any, T]) -> T:
-        task = asyncio.ensure_future(work)
-        renew_every_s = self._settings.lease_ttl_s / 3
-        renew_at = time.monotonic() + renew_every_s
-        try:
-            while not task.done():
-                if self._stop.is_set():
-                    raise Stopped
-                await asyncio.wait({task}, timeout=LOOK_S)
-                if time.monotonic() > renew_at:
-                    await self._hold()
-                    renew_at = time.monotonic() + renew_every_s
-        finally:
-            task.cancel()
-            await asyncio.wait({task})
-        return task.result()
+        return self._run(self._ledger.take_lease(self._policy, self._holder, self._clock.now_ms(), ttl_ms))
 
     # What is there.
 
@@ -183,16 +168,18 @@ class Feed:
 
     async def _take(self) -> Batch | None:
         """Take the next step's groups if there are enough; skip those that teach nothing on the way."""
-        ready = await self._ledger.ready_groups(self._policy, LOOK_AHEAD)
         by_run: dict[tuple[str, str], list[Group]] = {}
-        for group in ready:
+        for group in await self._ledger.ready_heads(self._policy):
             by_run.setdefault((group.tenant, group.run), []).append(group)
         waits: list[str] = []
         for (tenant, name), groups in by_run.items():
             run = await self._ledger.get_run(tenant, name)
-            if len(groups) >= run.groups_per_step:
-                return await self._take_from(groups[: run.groups_per_step], run)
-            waits.append(f"{len(groups)} of {run.groups_per_step} groups ready in run {name}")
+            taken = await self._ledger.tasks_taken(self._policy, tenant, name) if run.families else {}
+            choice = choose(groups, run, taken)
+            if choice.group_ids:
+                found = await self._ledger.ready_groups(self._policy, choice.group_ids)
+                return await self._take_from(found, run) if len(found) == len(choice.group_ids) else None
+            waits.append(choice.waits)
         num_open = await self._ledger.num_groups([GroupState.OPEN])
         self._tell(f"waiting: {', '.join(waits) or 'no group is ready'}, {num_open} open")
         return None
@@ -206,11 +193,11 @@ class Feed:
         if any(verdict.skip for verdict in found):
             await self._skip(found)
             return None
-        rewards = [item.reward for group in loaded for item in group.outcomes if item.reward is not None]
         told = {
             "tenant": groups[0].tenant,
             "run": run.run,
-            "reward_mean": sum(rewards) / len(rewards) if rewards else None,
+            "reward_mean": reward_mean(loaded),
+            "families": {family: asdict(share) for family, share in family_shares(loaded, run).items()},
         }
         last = await self._ledger.last_batches(self._policy, RECENT_BATCHES)
         batch = Batch(
@@ -245,8 +232,10 @@ class Feed:
         for member in group.members:
             if member.state is not EpisodeState.ARCHIVED:
                 continue
-            rewards = await self._ledger.rewards(member.episode_id)
-            num_rewards += len(rewards)
+            events = await self._ledger.rewards(member.episode_id)
+            num_rewards += len(events)
+            # What came after another policy's share was taken is late for this one too: both see the same rewards.
+            rewards = [event for event in events if not event.late]
             outcomes.append(
                 EpisodeOutcome(
                     episode_id=member.episode_id,
@@ -279,6 +268,7 @@ class Feed:
             loss=check_loss(run.loss),
             lags=_lags(rows, course),
             reward_mean=told.get("reward_mean"),
+            families={family: FamilyShare(**share) for family, share in told.get("families", {}).items()},
             num_groups=len(batch.group_ids),
             manifest=manifest_of(rows, {call.call_id: call for listed in calls.values() for call in listed}),
             waited_s=waited_s,
@@ -291,9 +281,7 @@ class Feed:
             self._say(line)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run to its end, so that the connection stays in step: who is told to stop is so between two of these."""
-        with self._stop.shielded():
-            return self._runner.run(work)
+        return self._runner.run(work)
 
 
 def _lags(rows: Sequence[Row], course: Course) -> tuple[int, ...]:

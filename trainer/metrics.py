@@ -16,6 +16,7 @@ END_BYTES: Final = 65536
 def step_metrics(step: Step, report: Report) -> dict[str, Any]:
     """Everything that is known of a step before it is published; `None` where nothing was measured."""
     return {
+        "policy": step.batch.policy,
         "step": step.batch.step,
         "epoch": step.batch.epoch,
         "batch_id": step.batch.batch_id,
@@ -31,6 +32,7 @@ def step_metrics(step: Step, report: Report) -> dict[str, Any]:
         "distinct_tokens": report.num_distinct_tokens,
         "merge_ratio": report.merge_ratio,
         "reward_mean": step.reward_mean,
+        "families": {family: asdict(share) for family, share in step.families.items()},
         "loss": _finite(report.loss),
         "grad_norm": _finite(report.grad_norm),
         "entropy": _finite(report.entropy),
@@ -52,7 +54,7 @@ def line(metrics: dict[str, Any]) -> str:
     reward = "-" if metrics["reward_mean"] is None else f"{metrics['reward_mean']:.3f}"
     parts = [
         f"step {metrics['step']}: {version}",
-        f"reward {reward}",
+        f"reward {reward}{_by_family(metrics)}",
         f"{metrics['rows']} rows of {metrics['episodes']} episodes",
         f"{metrics['merged_tokens']} tokens ({metrics['merge_ratio']:.1f}x merged)",
         f"loss {_shown(metrics['loss'])}, gradient {_shown(metrics['grad_norm'])}",
@@ -64,6 +66,11 @@ def line(metrics: dict[str, Any]) -> str:
     parts += [metrics["detail"]] if metrics.get("detail") else []
     parts += [metrics["problem"]] if metrics.get("problem") else []
     return ", ".join(parts)
+
+
+def _by_family(metrics: dict[str, Any]) -> str:
+    told = [f"{family} {_shown(share['reward_mean'])}" for family, share in metrics["families"].items()]
+    return f" ({', '.join(told)})" if told else ""
 
 
 def append(path: Path, metrics: dict[str, Any]) -> None:

@@ -12,6 +12,15 @@ from tracker.types import Batch
 
 
 @dataclass(frozen=True, slots=True)
+class FamilyShare:
+    """What one family of tasks has in a step."""
+
+    groups: int
+    reward_mean: float | None
+    """Over the episodes that are scored."""
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One batch, ready to be trained."""
 
@@ -24,6 +33,8 @@ class Step:
     lags: tuple[int, ...]
     """One a row: versions published between the one that sampled it and the newest."""
     reward_mean: float | None = None
+    families: dict[str, FamilyShare] = field(default_factory=dict[str, FamilyShare])
+    """Empty where the run has none."""
     num_groups: int = 0
     manifest: bytes = b"null"
     waited_s: float = 0.0

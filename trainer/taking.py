@@ -13,11 +13,14 @@ from dataclasses import dataclass
 
 import msgspec
 
+from tracker.baselines import TOLERANCE, mean
 from tracker.credit import EpisodeOutcome, batch_credit
 from tracker.errors import CorruptRecord
+from tracker.families import family_of
 from tracker.receipts import call_digest
 from tracker.samples import Row, rows_of
 from tracker.types import Call, CallCredit, Choice, Group, RunSettings, SkipReason, Version, VersionState
+from trainer.steps import FamilyShare
 
 SERVED: tuple[VersionState, ...] = (VersionState.ACTIVE, VersionState.RETIRED)
 
@@ -63,8 +66,9 @@ class Course:
 
 
 def verdicts(groups: Sequence[LoadedGroup], run: RunSettings, policy: str, course: Course) -> tuple[Verdict, ...]:
-    """Credit for the groups of one step; with kind `batch` the deviation spans exactly these."""
-    credits = batch_credit([loaded.outcomes for loaded in groups], run)
+    """Credit for the groups of one step; with kind `batch` the deviation spans exactly these, by family."""
+    families = [family_of(loaded.group.task, run.families) or "" for loaded in groups]
+    credits = batch_credit([loaded.outcomes for loaded in groups], run, families)
     return tuple(
         Verdict(loaded.group, (), credit.skip) if credit.skip else _trained(loaded, credit.calls, run, policy, course)
         for loaded, credit in zip(groups, credits, strict=True)
@@ -90,7 +94,27 @@ def _trained(
         if {row.episode_id for row in kept} != {row.episode_id for row in rows}:
             return Verdict(loaded.group, (), SkipReason.EXPIRED)
     names = {(row.episode_id, row.call_id) for row in kept}
-    return Verdict(loaded.group, tuple(item for item in credit if (item.episode_id, item.call_id) in names))
+    trained = tuple(item for item in credit if (item.episode_id, item.call_id) in names)
+    if all(abs(item.advantage) <= TOLERANCE for item in trained):
+        # The group may teach another policy something; this one it teaches nothing.
+        return Verdict(loaded.group, (), SkipReason.NO_VARIANCE)
+    return Verdict(loaded.group, trained)
+
+
+def reward_mean(groups: Sequence[LoadedGroup]) -> float | None:
+    """Over the episodes that are scored."""
+    rewards = [item.reward for loaded in groups for item in loaded.outcomes if item.reward is not None]
+    return mean(rewards) if rewards else None
+
+
+def family_shares(groups: Sequence[LoadedGroup], run: RunSettings) -> dict[str, FamilyShare]:
+    """family -> what it has in the step; empty where the run has no families."""
+    by_family: dict[str, list[LoadedGroup]] = {family: [] for family in run.families}
+    for loaded in groups:
+        family = family_of(loaded.group.task, run.families)
+        if family is not None:
+            by_family[family].append(loaded)
+    return {family: FamilyShare(len(listed), reward_mean(listed)) for family, listed in by_family.items()}
 
 
 def credited_rows(

@@ -52,11 +52,10 @@ async def test_groups_are_offered_in_the_order_they_became_ready_until_they_are_
     ledger: SqlLedger, fence: int
 ) -> None:
     first, second = [await ready_group(ledger, task, [0.0, 1.0]) for task in ("b", "a")]
-    assert [group.group_id for group in await ledger.ready_groups("p", 5)] == sorted_by_ready(first, second)
-    assert len(await ledger.ready_groups("p", 1)) == 1
-    assert await ledger.ready_groups("q", 5) == []
+    assert [group.group_id for group in await ledger.ready_heads("p")] == sorted_by_ready(first, second)
+    assert await ledger.ready_heads("q") == []
     taken = await ledger.take(batch(first, fence))
-    assert [group.group_id for group in await ledger.ready_groups("p", 5)] == [second.group_id]
+    assert [group.group_id for group in await ledger.ready_heads("p")] == [second.group_id]
     assert await ledger.num_groups([GroupState.READY, GroupState.TAKEN]) == 2
     assert await ledger.last_batches("p", 5) == [taken]
     assert taken.group_ids == (first.group_id,)
@@ -157,7 +156,7 @@ async def test_a_group_of_two_policies_is_trained_once_both_shares_are(ledger: S
     taken = await ledger.take(batch(group, fence))
     await ledger.mark_trained(taken)
     assert await state_of(ledger, "t") == (GroupState.TAKEN, None)
-    (offered,) = await ledger.ready_groups("q", 5)
+    (offered,) = await ledger.ready_groups("q", [group.group_id])
     assert offered.members[0].advantage == 0.25
     await ledger.skip_group(group.group_id, SkipReason.NO_IDS, "q", other_fence)
     await ledger.skip_group(group.group_id, SkipReason.NO_IDS, "q", other_fence)
@@ -170,4 +169,4 @@ async def test_a_group_that_every_policy_skipped_is_skipped_with_the_reason(ledg
     group = await ready_group(ledger, "t", [1.0, 1.0])
     await ledger.skip_group(group.group_id, SkipReason.NO_VARIANCE, "p", fence)
     assert await state_of(ledger, "t") == (GroupState.SKIPPED, SkipReason.NO_VARIANCE)
-    assert await ledger.ready_groups("p", 5) == []
+    assert await ledger.ready_heads("p") == []

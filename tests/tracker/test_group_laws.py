@@ -69,7 +69,9 @@ class World:
     async def _take(self) -> None:
         fence = await self.ledger.take_lease("p", "trainer", self.now_ms, 1)
         assert fence is not None
-        for group in await self.ledger.ready_groups("p", 1):
+        for group in await self.ledger.ready_groups(
+            "p", [head.group_id for head in await self.ledger.ready_heads("p")][:1]
+        ):
             assert all(member.state is EpisodeState.ARCHIVED for member in group.members)
             self.step += 1
             taken = await self.ledger.take(batch(group, fence, self.step))
