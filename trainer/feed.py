@@ -14,7 +14,6 @@ import time
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict
-from threading import Event
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -40,6 +39,7 @@ from tracker.types import (
 from trainer.choosing import choose
 from trainer.config import TrainerSettings
 from trainer.steps import FamilyShare, Step
+from trainer.stopping import LOOK_S, Stop, Stopped
 from trainer.taking import (
     Course,
     LoadedGroup,
@@ -60,7 +60,7 @@ class Feed:
     """One policy's batches. Used by one thread; `close` gives the lease back."""
 
     def __init__(
-        self, settings: TrainerSettings, clock: Clock, holder: str, stop: Event, say: Callable[[str], None]
+        self, settings: TrainerSettings, clock: Clock, holder: str, stop: Stop, say: Callable[[str], None]
     ) -> None:
         self._settings = settings
         self._policy = settings.policy.name
@@ -87,7 +87,7 @@ class Feed:
     def acquire(self) -> bool:
         """Wait for the lease; False if told to stop meanwhile."""
         while not self._stop.is_set():
-            fence = self._renewed()
+            fence = self._run(self._renewed())
             if fence is not None:
                 self._fence = fence
                 return True
@@ -97,12 +97,36 @@ class Feed:
 
     def renew(self) -> None:
         """Hold on to the lease before something long; raises `LeaseLost` if another trainer has it."""
-        if self._renewed() != self._fence:
+        self._run(self._hold())
+
+    async def _hold(self) -> None:
+        if await self._renewed() != self._fence:
             raise LeaseLost(f"Another trainer holds policy {self._policy} now; this one stops.")
 
-    def _renewed(self) -> int | None:
+    async def _renewed(self) -> int | None:
         ttl_ms = int(self._settings.lease_ttl_s * 1000)
-        return self._run(self._ledger.take_lease(self._policy, self._holder, self._clock.now_ms(), ttl_ms))
+        return await self._ledger.take_lease(self._policy, self._holder, self._clock.now_ms(), ttl_ms)
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` gives, which may take long: the lease is held meanwhile. Raises `Stopped` when told to stop."""
+        return self._run(self._while_held(work))
+
+    async def _while_held(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.ensure_future(work)
+        renew_every_s = self._settings.lease_ttl_s / 3
+        renew_at = time.monotonic() + renew_every_s
+        try:
+            while not task.done():
+                if self._stop.is_set():
+                    raise Stopped
+                await asyncio.wait({task}, timeout=LOOK_S)
+                if time.monotonic() > renew_at:
+                    await self._hold()
+                    renew_at = time.monotonic() + renew_every_s
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+        return task.result()
 
     # What is there.
 
@@ -281,7 +305,9 @@ class Feed:
             self._say(line)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(work)
+        """Run to its end, so that the connection stays in step: who is told to stop is so between two of these."""
+        with self._stop.shielded():
+            return self._runner.run(work)
 
 
 def _lags(rows: Sequence[Row], course: Course) -> tuple[int, ...]:
