@@ -2,7 +2,8 @@
 
 It returns what the contract says as parsed JSON and raises `RequestFailed` with the gateway's own message on any other
 answer. A refused connection, a 429 and a 503 are waited out for a while, since a gateway that restarts refuses work
-rather than losing it. Model calls are not made here: that is the agent's part, with whatever client it likes.
+rather than losing it; one that waits for the trainer says how soon to ask again, and is given the time of long steps.
+Model calls are not made here: that is the agent's part, with whatever client it likes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from tracker.errors import HoneError
 
 PATIENCE_S: Final = 60.0
 """How long a request is tried again while the gateway cannot take it."""
+TRAINER_PATIENCE_S: Final = 1800.0
+"""How long it is tried again while what is in flight has to be trained first."""
 RETRY_S: Final = 0.5
+TOO_STALE: Final = "too_stale"
 BUSY: Final = frozenset({429, 503})
 
 Json = dict[str, Any]
@@ -109,24 +113,35 @@ class Client:
     async def _request(
         self, method: str, path: str, body: Json | None = None, params: Mapping[str, str] | None = None
     ) -> Json:
-        deadline = time.monotonic() + PATIENCE_S
+        started = time.monotonic()
         while True:
+            pause_s = RETRY_S
             try:
                 answer = await self._http.request(method, path, json=body, params=params)
             except httpx.TransportError as error:
-                if time.monotonic() > deadline:
+                if time.monotonic() > started + PATIENCE_S:
                     raise RequestFailed(503, f"{method} {path}: the gateway cannot be reached ({error}).") from error
             else:
                 if answer.is_success:
                     return cast("Json", answer.json())
-                if answer.status_code not in BUSY or time.monotonic() > deadline:
-                    raise RequestFailed(answer.status_code, f"{method} {path}: {_message(answer)}")
-            await asyncio.sleep(RETRY_S)
+                patience_s, pause_s = _patience(answer)
+                if time.monotonic() > started + patience_s:
+                    raise RequestFailed(answer.status_code, f"{method} {path}: {_told(answer, 'message')}")
+            await asyncio.sleep(pause_s)
 
 
-def _message(answer: httpx.Response) -> str:
-    """The gateway's message, or what stands there instead."""
+def _patience(answer: httpx.Response) -> tuple[float, float]:
+    """For how long the request is tried again after this refusal (below 0: not at all), and the pause before it is."""
+    if answer.status_code not in BUSY:
+        return -1.0, 0.0
+    if _told(answer, "code") == TOO_STALE:
+        return TRAINER_PATIENCE_S, float(answer.headers.get("retry-after", RETRY_S))
+    return PATIENCE_S, RETRY_S
+
+
+def _told(answer: httpx.Response, field: str) -> str:
+    """What the gateway's error says there, or what stands in its place."""
     try:
-        return str(answer.json()["error"]["message"])
+        return str(answer.json()["error"][field])
     except (ValueError, KeyError, TypeError):
         return answer.text[:500]

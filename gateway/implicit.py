@@ -3,8 +3,9 @@
 In this order: the session that a configured field names; the call that a Responses request continues by its id; the
 attempt that a retry repeats; the answer of ours that its conversation goes on from; else an episode of its own. One
 step of the episode store decides, so that parallel calls and other gateways agree. An episode that has ended is never
-answered with 410 here, since the agent did not name it: another one opens. Its task is the one in the path or the
-header, else the digest of how the conversation begins.
+answered with 410 here, since the agent did not name it: another one opens, unless so much waits for the trainer that
+it would be too stale when it is trained: then the call is refused. Its task is the one in the path or the header, else
+the digest of how the conversation begins.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class ImplicitEpisodes:
             created_ms=self._services.clock.now_ms(),
             implicit=True,
         )
-        stored, _ = await self._services.ledger.create_episode(head, None, "")
+        stored, _ = await self._services.ledger.create_episode(head, None, "", bounded=True)
         admitted = Admitted(head=stored, run=await self._services.runs.get(tenant, stored.run))
         await self._services.store.open(stored, int(admitted.run.idle_s * 1000))
         self._admission.keep(admitted)

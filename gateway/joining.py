@@ -22,7 +22,8 @@ class Joining:
         self._implicit = ImplicitEpisodes(services, admission)
 
     async def join(self, arrival: Arrival, headers: RequestHeaders, avoided: str = "") -> Joined:
-        """The episode of a call and its run; raises `BadRequest`, `NotFound` or `Gone`.
+        """The episode of a call and its run; raises `BadRequest`, `NotFound`, `Gone`, or
+        `TooManyRequests` where it would open one that is too stale by the time it is trained.
 
         `avoided` is the implicit episode that it was given before, and that has ended.
         """

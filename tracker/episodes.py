@@ -29,6 +29,7 @@ from tracker.episode_rows import (
 )
 from tracker.errors import BadRequest, Conflict, Gone
 from tracker.families import check_task
+from tracker.in_flight import refuse_if_full
 from tracker.registry import freeze_run, lock_run
 from tracker.rounds import DONE, settle_shares, take_place, task_digest
 from tracker.sql import Database, insert_new
@@ -41,17 +42,18 @@ class Episodes(Database):
     _clock: Clock
 
     async def create_episode(
-        self, head: EpisodeHead, idempotency_key: str | None, body_digest: str
+        self, head: EpisodeHead, idempotency_key: str | None, body_digest: str, *, bounded: bool = False
     ) -> tuple[EpisodeHead, bool]:
         """Insert and give it a place in the open round of (run, task), in one transaction; freezes the run.
 
         Returns the stored head (with `group_id`; None in eval runs) and whether it is new. The same idempotency key
         and digest give the same head back, also when it has ended; another digest raises `Conflict`, a deleted
-        episode `Gone`.
+        episode `Gone`. A task of none of the run's families is a `BadRequest`. `bounded`: `TooManyRequests` where it
+        would need another round and what is in flight is as much as can be trained before it is too stale.
         """
         if len(head.task) > MAX_TASK_CHARS:
             raise BadRequest(f"A task has at most {MAX_TASK_CHARS} characters.", param="task")
-        return await self.write(_create, head, idempotency_key, body_digest, self._clock.now_ms())
+        return await self.write(_create, head, (idempotency_key, body_digest), self._clock.now_ms(), bounded)
 
     async def get_episode(self, tenant: str, episode_id: str) -> EpisodeRow:
         return await self.read(_get, tenant, episode_id)
@@ -108,8 +110,9 @@ def add_event(connection: Connection, episode_id: str, event: Event) -> None:
 
 
 def _create(
-    connection: Connection, head: EpisodeHead, key: str | None, body_digest: str, now_ms: int
+    connection: Connection, head: EpisodeHead, repeats: tuple[str | None, str], now_ms: int, bounded: bool
 ) -> tuple[EpisodeHead, bool]:
+    key, body_digest = repeats
     if key is not None:
         before = claim(connection, head.tenant, "episode", key, (body_digest, head.episode_id))
         if before is not None:
@@ -117,9 +120,11 @@ def _create(
     run = lock_run(connection, head.tenant, head.run, now_ms)
     if row_of(connection, head.episode_id) is not None:
         return _stored_head(connection, head.tenant, head.episode_id), False
+    check_task(head.task, run)
+    if bounded:
+        refuse_if_full(connection, head, run, now_ms)
     freeze_run(connection, head.tenant, head.run)
     group_id, place = None, None
-    check_task(head.task, run)
     if run.mode == "train" and not head.implicit:
         group_id, place = take_place(connection, head, run, head.created_ms)
     values = {name: getattr(head, name) for name in EpisodeHead.__struct_fields__} | {

@@ -12,6 +12,7 @@ from tracker.batches import BatchTaking
 from tracker.clock import Clock
 from tracker.episodes import Episodes
 from tracker.groups import Groups
+from tracker.in_flight import InFlightGroups
 from tracker.offers import Offers
 from tracker.registry import Registry
 from tracker.rewards import Rewards
@@ -19,7 +20,7 @@ from tracker.sql import open_engine, upgrade
 from tracker.versions import Versions
 
 
-class SqlLedger(Registry, Episodes, Groups, Rewards, Versions, Offers, BatchTaking):
+class SqlLedger(Registry, Episodes, Groups, Rewards, Versions, Offers, InFlightGroups, BatchTaking):
     """SQL: what must outlive everything."""
 
     def __init__(self, engine: AsyncEngine, clock: Clock) -> None:

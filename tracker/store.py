@@ -22,6 +22,7 @@ from tracker.types import (
     Event,
     Group,
     GroupState,
+    InFlight,
     Intent,
     Key,
     Policy,
@@ -181,12 +182,14 @@ class Ledger(Protocol):
 
     # episodes and groups
     async def create_episode(
-        self, head: EpisodeHead, idempotency_key: str | None, body_digest: str
+        self, head: EpisodeHead, idempotency_key: str | None, body_digest: str, *, bounded: bool = False
     ) -> tuple[EpisodeHead, bool]:
         """Insert and give it a place in the open round of (run, task), in one transaction; freezes the run.
 
         Returns the stored head (with `group_id`; None in eval runs) and whether it is new. The same idempotency key
-        and digest give the same head back, also when it has ended; another digest raises `Conflict`.
+        and digest give the same head back, also when it has ended; another digest raises `Conflict`. `bounded`:
+        `TooManyRequests` where it would need another round and what is in flight is as much as can be trained before
+        it is too stale (`in_flight.py`); decided in the same transaction.
         """
         ...
 
@@ -290,6 +293,10 @@ class Batches(Protocol):
 
     async def tasks_taken(self, policy: str, tenant: str, run: str) -> dict[str, int]:
         """task -> groups of the run that were taken for this policy and not dropped."""
+        ...
+
+    async def groups_in_flight(self, policy: str) -> list[InFlight]:
+        """The groups of all runs that this policy's trainer has still to see, oldest first."""
         ...
 
     async def take(self, batch: Batch, num_rewards: int | None = None) -> Batch:

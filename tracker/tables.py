@@ -221,6 +221,7 @@ versions: Final = Table(
     Column("probe", LargeBinary, nullable=False),
     Column("detail", Exact, nullable=False),
     Column("created_ms", Millis, nullable=False),
+    Column("activated_ms", Millis),
     Index(
         "uq_versions_folder",
         "policy",

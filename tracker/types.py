@@ -361,6 +361,8 @@ class Version(Record, frozen=True):
     detail: str = ""
     """How the probe went, or why the swap failed."""
     created_ms: int = 0
+    activated_ms: int | None = None
+    """When new pins first got it; `None` if they never did. Set by `activate` alone."""
 
 
 class ProbePoint(Record, frozen=True):
@@ -453,6 +455,25 @@ class Group(Record, frozen=True):
     reason: SkipReason | None = None
     members: tuple[Member, ...] = ()
     created_ms: int = 0
+
+
+class InFlight(Record, frozen=True):
+    """A group that a policy's trainer has still to see, and how old it is."""
+
+    group_id: str
+    tenant: str
+    run: str
+    task: str
+    round: int
+    size: int
+    state: GroupState
+    """Open, ready or taken."""
+    num_live: int
+    """Members with a place that have not ended."""
+    num_seated: int
+    lag: int
+    """Versions of the policy that became active since its oldest member began: none of its calls lags more."""
+    created_ms: int
 
 
 class CallCredit(Record, frozen=True):

@@ -13,6 +13,7 @@ import msgspec
 from sqlalchemy import Connection, Row, insert, select, update
 
 from tracker import tables
+from tracker.clock import Clock
 from tracker.errors import Conflict, NotFound
 from tracker.rounds import expire_batches
 from tracker.sql import Database, insert_new
@@ -24,6 +25,8 @@ BROKEN = (VersionState.FAILED, VersionState.WITHDRAWN)
 
 class Versions(Database):
     """Policies and versions."""
+
+    _clock: Clock
 
     async def ensure_policy(self, policy: str) -> Policy:
         """The policy, created at first sight with epoch 0 and the bare base model active."""
@@ -54,7 +57,7 @@ class Versions(Database):
 
     async def activate(self, policy: str, version: int, epoch: int) -> None:
         """New pins get this version. `Conflict` unless `epoch` is the policy's and no later version is active."""
-        await self.write(_activate, policy, version, epoch)
+        await self.write(_activate, policy, version, epoch, self._clock.now_ms())
 
     async def rollback(self, policy: str, version: int) -> Policy:
         """Raise the epoch, activate `version`, mark later versions withdrawn; batches of the old epoch not yet trained
@@ -131,12 +134,15 @@ def _list_versions(connection: Connection, policy: str) -> list[Version]:
     return [_version(row) for row in connection.execute(statement)]
 
 
-def _activate(connection: Connection, policy: str, version: int, epoch: int) -> None:
+def _activate(connection: Connection, policy: str, version: int, epoch: int, now_ms: int) -> None:
     row = lock_policy(connection, policy)
     _check_epoch(row, epoch)
     _check_usable(connection, policy, version)
     if version < row.active:
         raise Conflict(f"Version {row.active} of {policy!r} is active; roll back to go to {version}.", param="version")
+    versions = tables.versions
+    anew = (versions.c.policy == policy, versions.c.version == version, versions.c.activated_ms.is_(None))
+    connection.execute(update(versions).where(*anew).values(activated_ms=now_ms))
     _set_policy(connection, policy, active=version)
 
 

@@ -60,7 +60,7 @@ async def create_episode(
         ttl_ms=None if body.ttl_s is None else max(1, int(body.ttl_s * 1000)),
         metadata=encoded(body.metadata),
     )
-    stored, is_new = await services.ledger.create_episode(head, body.idempotency_key, digest_of(body))
+    stored, is_new = await services.ledger.create_episode(head, body.idempotency_key, digest_of(body), bounded=True)
     if is_new or (await services.ledger.get_episode(caller.tenant, stored.episode_id)).state is EpisodeState.OPEN:
         await services.store.open(stored)
     return JsonResponse(_opened(services, stored, active), status_code=201 if is_new else 200)
