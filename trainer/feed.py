@@ -50,6 +50,7 @@ from trainer.taking import (
     reward_mean,
     verdicts,
 )
+from trainer.waiting import held_up_by, in_order, why_held
 from trainer.weights import check_loss
 
 RECENT_BATCHES: Final = 64
@@ -195,12 +196,18 @@ class Feed:
         by_run: dict[tuple[str, str], list[Group]] = {}
         for group in await self._ledger.ready_heads(self._policy):
             by_run.setdefault((group.tenant, group.run), []).append(group)
+        in_flight = await self._ledger.groups_in_flight(self._policy) if by_run else []
+        names = by_run.keys() | {(group.tenant, group.run) for group in in_flight}
+        runs = {named: await self._ledger.get_run(*named) for named in names}
         waits: list[str] = []
         for (tenant, name), groups in by_run.items():
-            run = await self._ledger.get_run(tenant, name)
+            run = runs[tenant, name]
             taken = await self._ledger.tasks_taken(self._policy, tenant, name) if run.families else {}
-            choice = choose(groups, run, taken)
+            choice = choose(in_order(groups, in_flight, run), run, taken)
             if choice.group_ids:
+                if held := held_up_by(in_flight, choice.group_ids, runs, self._clock.now_ms()):
+                    self._tell(f"waiting: {why_held(held, runs)}")
+                    return None
                 found = await self._ledger.ready_groups(self._policy, choice.group_ids)
                 return await self._take_from(found, run) if len(found) == len(choice.group_ids) else None
             waits.append(choice.waits)

@@ -89,7 +89,7 @@ def _trained(
     if not rows:
         return Verdict(loaded.group, (), SkipReason.NO_IDS)
     kept = rows
-    if run.on_stale == "expire":
+    if run.on_stale != "train":
         kept = [row for row in rows if course.lag(row.version) <= run.staleness]
         if {row.episode_id for row in kept} != {row.episode_id for row in rows}:
             return Verdict(loaded.group, (), SkipReason.EXPIRED)
