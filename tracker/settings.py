@@ -81,6 +81,8 @@ class PolicySettings(Settings):
     """`exact`: the ids of earlier calls stand in for what would be tokenised again; see docs/exact-prompting.md."""
     aliases: tuple[str, ...] = ()
     """Other model names by which agents may ask for this policy."""
+    trainer: dict[str, Any] = {}
+    """Settings of this policy's trainer, over those of the `[trainer]` table; checked by the trainer."""
 
 
 class StoreSettings(Settings):

@@ -1,7 +1,8 @@
 """The trainer's settings: one frozen tree, read once from the command line, `HONE_*` variables and `hone.toml`.
 
-What the command line gives wins over `HONE_TRAINER_X`, and that over `x` in the `[trainer]` table. A value that cannot
-work is refused with `SettingsError`. Defaults are ours and stand here: TRL's are made for other work.
+What the command line gives wins over `HONE_TRAINER_X`, that over the policy's own `trainer` table, and that over `x` in
+the `[trainer]` table. A value that cannot work is refused with `SettingsError`. Defaults are ours and stand here: TRL's
+are made for other work.
 """
 
 from __future__ import annotations
@@ -104,23 +105,34 @@ def load(arguments: Sequence[str], env: Mapping[str, str], cwd: Path) -> Trainer
     if "data_dir" in given:
         tree["data_dir"] = given["data_dir"]
     stores = stores_of(tree, cwd)
-    own = _own(tree) | given
+    table = dict(cast("Mapping[str, Any]", tree.get("trainer", {})))
+    over = _variables(tree) | given
+    policy = _policy(stores, over.pop("policy", None) or table.pop("policy", None))
+    own = _laid_over(_grouped(table), _grouped(policy.trainer), _grouped(over))
     fields: dict[str, Any] = {
         "stores": stores,
-        "policy": _policy(stores, cast("str | None", own.pop("policy", None))),
+        "policy": policy,
         "gateway_url": own.pop("gateway_url", None) or tree.get("gateway_url") or _gateway_url(tree),
     }
     own.pop("data_dir", None)
-    return validated(TrainerSettings, _grouped(own) | fields)
+    return validated(TrainerSettings, own | fields)
 
 
-def _own(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The `[trainer]` table with `HONE_TRAINER_X` over it."""
-    table = dict(cast("Mapping[str, Any]", tree.get("trainer", {})))
-    variables = {
+def _variables(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """`HONE_TRAINER_X` by name."""
+    return {
         name.removeprefix(VARIABLE_PREFIX): value for name, value in tree.items() if name.startswith(VARIABLE_PREFIX)
     }
-    return table | variables
+
+
+def _laid_over(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Later layers over earlier ones, branch by branch."""
+    fields: dict[str, Any] = {}
+    for layer in layers:
+        for name, value in layer.items():
+            known = fields.get(name)
+            fields[name] = {**known, **value} if isinstance(known, dict) and isinstance(value, dict) else value
+    return fields
 
 
 def _grouped(own: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ What the user has set up elsewhere is not started here: with `HONE_REDIS_URL` th
 
 from __future__ import annotations
 
+import os
 import secrets
 import sys
 from collections.abc import Mapping
@@ -68,6 +69,10 @@ class LocalPlan(Record, frozen=True):
     cwd: str
     named_policy: bool
     """Whether the policy is the user's, not the one for a first look."""
+    trainer_threads: int | None = None
+    """Of each trainer; `None` leaves it to the trainer."""
+    engine_threads: int | None = None
+    """Of each embedded engine, likewise."""
 
     @property
     def listen_url(self) -> str:
@@ -81,8 +86,11 @@ class LocalPlan(Record, frozen=True):
         return self.settings.stores.data_dir / "models"
 
 
-def plan_local(env: Mapping[str, str], cwd: Path, engine_ports: list[int]) -> LocalPlan:
-    """Decide what to start from settings; `engine_ports` are free ones to take from, in order."""
+def plan_local(env: Mapping[str, str], cwd: Path, engine_ports: list[int], num_cores: int | None = None) -> LocalPlan:
+    """Decide what to start from settings; `engine_ports` are free ones to take from, in order.
+
+    Trainers work at the same time, and so do engines: several share the cores (this machine's unless `num_cores` says).
+    """
     tree = read_settings(env, cwd)
     named = bool(tree.get("policies"))
     full = dict(env) if named else {**env, "HONE_POLICIES": FIRST_POLICY}
@@ -111,7 +119,24 @@ def plan_local(env: Mapping[str, str], cwd: Path, engine_ports: list[int]) -> Lo
         user_path=env.get("PYTHONPATH"),
         cwd=str(cwd),
         named_policy=named,
+        trainer_threads=_threads_of_each(len(settings.stores.policies), num_cores, env, tree),
+        engine_threads=None if vllm else _threads_of_each(len(engines), num_cores, env, {}),
     )
+
+
+def _threads_of_each(
+    num_processes: int, num_cores: int | None, env: Mapping[str, str], tree: Mapping[str, Any]
+) -> int | None:
+    """An even part of the cores; `None` for one process, and where the user has said how many."""
+    policies = tree.get("policies", ())
+    tables = [
+        _table(tree, "trainer"),
+        *(() if isinstance(policies, str) else (one.get("trainer", {}) for one in policies)),
+    ]
+    said = "OMP_NUM_THREADS" in env or "trainer_threads" in tree or any("threads" in table for table in tables)
+    if num_processes < 2 or said:
+        return None
+    return max(1, (num_cores or os.cpu_count() or 1) // num_processes)
 
 
 def _vllm_command(settings: GatewaySettings, cwd: Path) -> tuple[str, ...]:
@@ -160,6 +185,7 @@ def engine_program(plan: LocalPlan, engine: EnginePlan, name: str) -> Program:
         "--max-loras": engine.max_loras,
         "--max-lora-rank": engine.max_lora_rank,
         "--cache-dir": plan.models_dir,
+        **({} if plan.engine_threads is None else {"--threads": plan.engine_threads}),
     } | {f"--{option.replace('_', '-')}": value for option, value in plan.engine_options.items()}
     return _program(plan, name, "trainer.engine", *(str(part) for pair in arguments.items() for part in pair))
 
@@ -199,7 +225,8 @@ def gateway_program(plan: LocalPlan) -> Program:
 def trainer_program(plan: LocalPlan, policy: str, key: str) -> Program:
     """The trainer of one policy, with the key by which it publishes."""
     name = "trainer" if len(plan.settings.stores.policies) == 1 else f"trainer-{policy}"
-    program = _program(plan, name, "trainer", "--policy", policy)
+    threads = () if plan.trainer_threads is None else ("--threads", str(plan.trainer_threads))
+    program = _program(plan, name, "trainer", "--policy", policy, *threads)
     return msgspec.structs.replace(program, may_finish=True, env=program.env | {"HONE_TRAINER_KEY": key})
 
 

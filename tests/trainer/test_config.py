@@ -40,6 +40,36 @@ def test_the_command_line_wins_over_a_variable_and_that_over_the_file(tmp_path: 
     assert (settings.seed, settings.max_steps) == (4, 7)
 
 
+def test_a_policy_s_own_table_stands_over_the_common_one_and_under_variables(tmp_path: Path):
+    (tmp_path / "hone.toml").write_text("""
+[trainer]
+learning_rate = 1e-3
+max_steps = 7
+loss = { beta = 0.5, epsilon = 0.1 }
+
+[[policies]]
+name = "solver"
+model = "m"
+
+[[policies]]
+name = "checker"
+model = "m"
+trainer = { learning_rate = 1e-4, max_steps = 3, loss = { beta = 0.25 } }
+""")
+    solver, checker = (load(["--policy", name], {}, tmp_path) for name in ("solver", "checker"))
+    assert (solver.optimisation.learning_rate, solver.max_steps, solver.loss.beta) == (1e-3, 7, 0.5)
+    assert (checker.optimisation.learning_rate, checker.max_steps, checker.loss.beta) == (1e-4, 3, 0.25)
+    assert checker.loss.epsilon == 0.1
+    over = load(["--policy", "checker"], {"HONE_TRAINER_MAX_STEPS": "9"}, tmp_path)
+    assert (over.max_steps, over.optimisation.learning_rate) == (9, 1e-4)
+
+
+def test_a_name_that_a_trainer_does_not_know_is_refused_in_a_policy_s_table_too(tmp_path: Path):
+    (tmp_path / "hone.toml").write_text("[[policies]]\nname = 'a'\nmodel = 'm'\ntrainer = { speed = 9 }\n")
+    with pytest.raises(SettingsError, match="speed"):
+        load([], {}, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("host", "url"),
     [("0.0.0.0", "http://127.0.0.1:9000"), ("::1", "http://[::1]:9000"), ("gate", "http://gate:9000")],

@@ -54,11 +54,32 @@ def test_the_engine_is_asked_for_the_base_by_the_name_that_the_gateway_uses(tmp_
     assert argv[argv.index("--dtype") + 1] == "float32"
 
 
+def threads_of(argv: tuple[str, ...]) -> str | None:
+    return argv[argv.index("--threads") + 1] if "--threads" in argv else None
+
+
+def test_several_trainers_and_several_engines_share_the_cores(tmp_path: Path):
+    one_base = plan_local({"HONE_POLICIES": "a=m,b=m"}, tmp_path, [8610], num_cores=8)
+    assert threads_of(trainer_program(one_base, "a", "k").argv) == "4"
+    assert threads_of(engine_program(one_base, one_base.engines[0], "engine").argv) is None
+    two_bases = plan_local({"HONE_POLICIES": "a=m,b=n,c=n"}, tmp_path, [8610, 8611], num_cores=2)
+    assert threads_of(trainer_program(two_bases, "a", "k").argv) == "1"
+    assert threads_of(engine_program(two_bases, two_bases.engines[0], "engine").argv) == "1"
+    alone = plan_local({"HONE_POLICIES": "a=m"}, tmp_path, [8610], num_cores=8)
+    assert threads_of(trainer_program(alone, "a", "k").argv) is None
+
+
+@pytest.mark.parametrize("more", [{"OMP_NUM_THREADS": "2"}, {"HONE_TRAINER_THREADS": "3"}])
+def test_threads_that_the_user_sets_are_left_alone(tmp_path: Path, more: dict[str, str]):
+    plan = plan_local({"HONE_POLICIES": "a=m,b=m", **more}, tmp_path, [8610], num_cores=8)
+    assert threads_of(trainer_program(plan, "a", "k").argv) is None
+
+
 def test_each_policy_has_a_trainer_and_only_it_gets_the_key(tmp_path: Path):
     plan = plan_local({"HONE_POLICIES": "a=m,b=m"}, tmp_path, [8610])
     program = trainer_program(plan, "b", "secret")
     assert program.name == "trainer-b"
-    assert program.argv[-2:] == ("--policy", "b")
+    assert program.argv[program.argv.index("--policy") + 1] == "b"
     assert program.env["HONE_TRAINER_KEY"] == "secret"
     assert "HONE_TRAINER_KEY" not in plan.env
 
