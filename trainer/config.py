@@ -46,8 +46,11 @@ class LossSettings(Settings):
     """`sequence` means call. luspo is always taken by sequence and vespo by token, as their papers define them."""
     bypass: bool = False
     """Take the engine's log-probabilities as the old ones, without an off-policy weight."""
+    off_policy: Literal["token", "sequence"] = "token"
+    """What truncated importance sampling weighs: each token by exp(old - engine's) of its own, or each call by that of
+    all its tokens together. vespo always takes it by token."""
     off_policy_cap: float = Field(default=2.0, gt=0)
-    """The greatest weight of a token, exp(old - engine's)."""
+    """The greatest weight."""
     max_completion_length: int = Field(default=1024, ge=1)
     """The constant by which dr_grpo divides."""
 

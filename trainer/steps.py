@@ -6,6 +6,7 @@ Plain records, so that feed, loss, publishing and loop know each other only by t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from tracker.samples import Row
 from tracker.types import Batch
@@ -53,6 +54,23 @@ class Gap:
     ratio: float
     """Mean of exp(ours - engine's): 1 where both compute the same distribution."""
     num_tokens: int
+
+
+OffPolicyLevel = Literal["token", "sequence", "none"]
+"""What truncated importance sampling weighs; `none`: nothing, since the engine's are taken as the old ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffPolicy:
+    """How a step corrected for rows that another version sampled, or the same one in other arithmetic."""
+
+    level: OffPolicyLevel
+    cap: float
+    """The greatest weight."""
+    ess: float
+    """Effective sample size of the weights before the cap, as a share of the tokens or rows; 1: all weigh the same."""
+    capped: float
+    """Share of the tokens or rows whose weight was cut."""
 
 
 @dataclass(frozen=True, slots=True)
