@@ -3,7 +3,8 @@
 Its layers add nothing, so that the next token follows from the last one alone: each mode of its chat template opens an
 answer with a token of its own, which leads to one answer, word for word. The templates do what drifts in the field:
 `think` strips thinking from history, `tools` writes arguments in another order than they were sampled in, `letters` is
-sampled as single letters that the tokenizer would write as one token, `plain` changes nothing. The mode is given as
+sampled as single letters that the tokenizer would write as one token, `plain` changes nothing; `endless` never ends,
+and has a context that outlasts whoever waits for it. The mode is given as
 `chat_template_kwargs: {"mode": …}`; else a conversation that begins with "think" thinks, and tools are used where there
 are any. A program for the same reason as `tiny_model.py`.
 """
@@ -18,13 +19,14 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 END = "<|im_end|>"
 CALL = '<tool_call>{"name": "get", "arguments": {"b": 1, "a": 2}}</tool_call>'
-SPECIAL = ("<|endoftext|>", "<|im_start|>", END, "<|plain|>", "<|think|>", "<|tools|>", "<|letters|>")
-WORDS = (CALL, "<think>", "</think>", "so", "done", "hello")
+SPECIAL = ("<|endoftext|>", "<|im_start|>", END, "<|plain|>", "<|think|>", "<|tools|>", "<|letters|>", "<|endless|>")
+WORDS = (CALL, "<think>", "</think>", "so", "done", "hello", "on")
 ANSWERS = (
     ("<|plain|>", "hello", END),
     ("<think>", "so", "</think>", "done", END),
     ("<|tools|>", CALL, END),
     ("<|letters|>", "a", "b", "c", END),
+    ("<|endless|>", "on", "on"),
 )
 MERGES = (("a", "b"), ("ab", "c"))
 TEMPLATE = (
@@ -46,6 +48,7 @@ TEMPLATE = (
     "{%- if mode == 'think' -%}<think>{%- endif -%}{%- endif -%}"
 )
 WIDTH = 256
+CONTEXT = 16384
 CERTAINTY = 100.0
 
 
@@ -77,7 +80,7 @@ def make(folder: Path) -> None:
         num_hidden_layers=1,
         num_attention_heads=4,
         num_key_value_heads=4,
-        max_position_embeddings=2048,
+        max_position_embeddings=CONTEXT,
         tie_word_embeddings=False,
         bos_token_id=None,
         eos_token_id=made.convert_tokens_to_ids(END),

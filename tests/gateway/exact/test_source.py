@@ -26,6 +26,8 @@ pytestmark = pytest.mark.slow
 
 Json = dict[str, Any]
 ROOT = Path(__file__).parents[3]
+CONTEXT = 16384
+"""What the model has room for."""
 TOOLS = [{"type": "function", "function": {"name": "get", "parameters": {"type": "object"}}}]
 ASKED = {"role": "user", "content": "price?"}
 POLICIES = """
@@ -46,6 +48,7 @@ def engine_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("models") / "worded"
     subprocess.run([sys.executable, "-m", "tests.fakes.worded_model", str(folder)], cwd=ROOT, check=True)
     command = [sys.executable, "-m", "trainer.engine", "--port", "0", "--model", str(folder), "--threads", "1"]
+    command += ["--max-model-len", str(CONTEXT)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as running:
         try:
             assert running.stdout is not None
@@ -277,7 +280,7 @@ async def test_another_gateway_finds_what_the_first_one_stored(engine_url: str, 
 
 async def test_a_conversation_beyond_the_context_is_refused_like_a_plain_one(gateway: RunningGateway) -> None:
     episode = await gateway.open()
-    body = {"model": "solver", "messages": [{"role": "user", "content": "x" * 3000}]}
+    body = {"model": "solver", "messages": [{"role": "user", "content": "x" * (CONTEXT + 1000)}]}
     headers = {"Authorization": f"Bearer {episode['api_key']}"}
     response = await gateway.admin.post("/v1/chat/completions", headers=headers, json=body)
     assert response.status_code == 400
@@ -287,17 +290,18 @@ async def test_a_conversation_beyond_the_context_is_refused_like_a_plain_one(gat
 
 async def test_a_client_that_leaves_ends_the_generation(gateway: RunningGateway, engine_url: str) -> None:
     episode = await gateway.open()
-    body = {"model": "solver", "messages": [ASKED], "stream": True, "max_tokens": 1500, "ignore_eos": True}
+    body = {"model": "solver", "messages": [ASKED], "stream": True, "chat_template_kwargs": {"mode": "endless"}}
     headers = {"Authorization": f"Bearer {episode['api_key']}"}
     async with gateway.admin.stream("POST", "/v1/chat/completions", headers=headers, json=body) as response:
         async for _ in response.aiter_bytes():
             break
-    async with httpx.AsyncClient() as client, asyncio.timeout(20):
+    async with httpx.AsyncClient() as client, asyncio.timeout(30):
         while (await client.get(f"{engine_url}/load")).json()["server_load"]:
             await asyncio.sleep(0.05)
     await gateway.until(f"/v1/episodes/{episode['episode_id']}", num_in_flight=0)
     (call,) = (await timeline(gateway, episode))["calls"]
     assert (call["state"], call["reason"]) == ("aborted", "client_gone")
+    assert 0 < call["choices"][0]["num_sampled_ids"] < CONTEXT / 2
 
 
 async def test_an_engine_that_cannot_is_refused_with_what_would_help(engine: ScriptedEngine) -> None:
