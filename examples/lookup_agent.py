@@ -16,7 +16,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -36,6 +36,10 @@ PROMPT = [
 ]
 
 
+Play = Callable[[openai.OpenAI, Mapping[str, Any]], dict[str, Any]]
+"""Plays one job and tells what happened."""
+
+
 def ask(client: openai.OpenAI, messages: list[dict[str, str]]) -> dict[str, Any]:
     """One model call; the whole answer and why it ended."""
     answer = client.chat.completions.create(
@@ -48,8 +52,9 @@ def ask(client: openai.OpenAI, messages: list[dict[str, str]]) -> dict[str, Any]
     return {"content": choice.message.content or "", "finish_reason": choice.finish_reason}
 
 
-def play(client: openai.OpenAI, item: str, price: int) -> dict[str, Any]:
+def play(client: openai.OpenAI, job: Mapping[str, Any]) -> dict[str, Any]:
     """One conversation: the question, the model's tool call, the tool's answer, the model's answer."""
+    item, price = job["item"], job["price"]
     messages = [*PROMPT, {"role": "user", "content": f"Price of the {item}?"}]
     turns = [ask(client, messages)]
     called = re.fullmatch(r"LOOKUP\((.*)\)", turns[0]["content"])
@@ -59,7 +64,7 @@ def play(client: openai.OpenAI, item: str, price: int) -> dict[str, Any]:
     return {"item": item, "price": price, "turns": turns}
 
 
-def work(line: str, http: httpx.Client) -> dict[str, Any]:
+def work(line: str, http: httpx.Client, play: Play) -> dict[str, Any]:
     """One job of the worker: an outcome, or the error that ended it."""
     job = json.loads(line)
     env: Mapping[str, str] = job["env"]
@@ -67,19 +72,19 @@ def work(line: str, http: httpx.Client) -> dict[str, Any]:
         base_url=env["OPENAI_BASE_URL"], api_key=env["OPENAI_API_KEY"], http_client=http, timeout=300, max_retries=5
     )
     try:
-        outcome = play(client, job["item"], job["price"])
+        outcome = play(client, job)
     except openai.OpenAIError as error:
         outcome = {"error": f"{type(error).__name__}: {error}"}
     return {"job": job.get("job"), **outcome}
 
 
-def serve(num_at_once: int) -> None:
+def serve(num_at_once: int, play: Play = play) -> None:
     """Play jobs from standard input until it ends, sharing one pool of connections."""
     lock = threading.Lock()
     limits = httpx.Limits(max_connections=num_at_once, max_keepalive_connections=num_at_once)
 
     def job(line: str) -> None:
-        outcome = json.dumps(work(line, http))
+        outcome = json.dumps(work(line, http, play))
         with lock:
             print(outcome, flush=True)
 
@@ -94,7 +99,7 @@ def main() -> None:
         case ["--worker", num_at_once]:
             serve(int(num_at_once))
         case [item, price]:
-            print(json.dumps(play(openai.OpenAI(), item, int(price))))
+            print(json.dumps(play(openai.OpenAI(), {"item": item, "price": int(price)})))
         case _:
             sys.exit("usage: lookup_agent.py ITEM PRICE | lookup_agent.py --worker N")
 

@@ -1,4 +1,4 @@
-"""The agent's processes of `hone demo`: they read jobs from standard input and answer one JSON line for each.
+"""The processes of a demo's agent: they read jobs from standard input and answer one JSON line for each.
 
 The agent is a script that knows nothing of Hone. A job carries what `POST /v1/episodes` gave for the environment of an
 agent, and nothing else of Hone. If the process ends, the jobs it had are reported as broken, not as failed attempts.
@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
-from gateway.demo.task import Outcome, Task
+from gateway.demo.task import Outcome, Playable
 from gateway.local.children import ends_with_parent
 
 
 class Agents:
     """One agent process that plays many jobs at once. Use it as an async context manager."""
 
-    def __init__(self, script: Path, log: Path, num_at_once: int) -> None:
-        self._script = script
+    def __init__(self, program: Sequence[str], log: Path, num_at_once: int) -> None:
+        """`program` is what Python is given: a script, or `-m` and a module, and its arguments."""
+        self._program = program
         self._log = log
         self._num_at_once = num_at_once
         self._waiting: dict[str, asyncio.Future[Outcome]] = {}
@@ -32,7 +34,7 @@ class Agents:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *ends_with_parent((sys.executable, str(self._script), "--worker", str(self._num_at_once))),
+                *ends_with_parent((sys.executable, *self._program, "--worker", str(self._num_at_once))),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
@@ -49,14 +51,14 @@ class Agents:
         await self._process.wait()
         await self._reader
 
-    async def play(self, job: str, task: Task, env: dict[str, str]) -> Outcome:
+    async def play(self, job: str, task: Playable, env: dict[str, str]) -> Outcome:
         """Have one task played with this environment."""
         assert self._process is not None
         assert self._process.stdin is not None
         if self._process.returncode is not None:
             return Outcome(job=job, error="the agent's process has ended")
         done = self._waiting[job] = asyncio.get_running_loop().create_future()
-        line = msgspec.json.encode({"job": job, "item": task.item, "price": task.price, "env": env})
+        line = msgspec.json.encode({**task.job(), "job": job, "env": env})
         self._process.stdin.write(line + b"\n")
         return await done
 

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from gateway.client import Client
 from gateway.demo.agents import Agents
 from gateway.demo.report import GroupPoint, Scores
-from gateway.demo.task import Task, score
+from gateway.demo.task import Playable
 from tracker.errors import HoneError
 from tracker.types import Record
 
@@ -53,7 +53,7 @@ class Driver(Record, frozen=True):
     seed: int
 
 
-async def play(driver: Driver, run: str, task: Task, attempt: int, version: int | None = None) -> float | None:
+async def play(driver: Driver, run: str, task: Playable, attempt: int, version: int | None = None) -> float | None:
     """One episode: start it, have it played, score it. None where it broke for a cause that is not the model's."""
     job = f"{run}-{driver.seed}-{task.name.replace('/', '-')}-{attempt}"
     fields = {} if version is None else {"version": version}
@@ -64,19 +64,19 @@ async def play(driver: Driver, run: str, task: Task, attempt: int, version: int 
     if outcome.error is not None:
         await driver.starter.finish(episode["episode_id"], "infra_error")
         return None
-    value = score(task, outcome.turns)
+    value = task.score(outcome.turns)
     await driver.scorer.reward(episode["episode_id"], value, idempotency_key=job)
     return value
 
 
-async def evaluate(driver: Driver, name: str, tasks: Sequence[Task], version: int) -> Scores:
+async def evaluate(driver: Driver, name: str, tasks: Sequence[Playable], version: int) -> Scores:
     """Play each task once at one fixed version, without training on it; scores by item."""
     run = name.replace(" ", "-")
     await driver.reader.create_run(run, mode="eval")
     scores: dict[str, list[float]] = defaultdict(list)
     num_done = 0
 
-    async def one(task: Task) -> None:
+    async def one(task: Playable) -> None:
         nonlocal num_done
         value = await play(driver, run, task, 0, version)
         num_done += 1
@@ -109,7 +109,7 @@ class Training:
     Playing overlaps training: a group starts as soon as one settles, and no group waits for another.
     """
 
-    def __init__(self, driver: Driver, tasks: Iterator[Task], num_steps: int) -> None:
+    def __init__(self, driver: Driver, tasks: Iterator[Playable], num_steps: int) -> None:
         self._driver = driver
         self._tasks = tasks
         self._num_steps = num_steps
@@ -121,7 +121,7 @@ class Training:
         """Returns the version that is live after the last step."""
         num_done, changed = 0, time.monotonic()
         while num_done < self._num_steps:
-            await self._fill()
+            await self._fill((self._num_steps - num_done) * GROUPS_PER_STEP)
             if self._playing:
                 await asyncio.wait(self._playing, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
             else:
@@ -135,10 +135,11 @@ class Training:
         await asyncio.gather(*self._playing)
         return await active_version(self._driver.reader)
 
-    async def _fill(self) -> None:
+    async def _fill(self, num_wanted: int) -> None:
+        """Open groups, but never more than the steps to come can train."""
         states = [group["state"] async for group in self._driver.reader.groups(TRAIN_RUN)]
         num_settled = sum(state in SETTLED for state in states)
-        while self._num_started - num_settled < MAX_OPEN_GROUPS:
+        while self._num_started - num_settled < min(MAX_OPEN_GROUPS, num_wanted):
             self._num_started += 1
             self._playing.add(asyncio.create_task(self._play_group(next(self._tasks))))
 
@@ -147,7 +148,7 @@ class Training:
             self._playing.discard(done)
             done.result()
 
-    async def _play_group(self, task: Task) -> None:
+    async def _play_group(self, task: Playable) -> None:
         version = await active_version(self._driver.reader)
         async with asyncio.TaskGroup() as group:
             attempts = [group.create_task(self._attempt(task, number)) for number in range(GROUP_SIZE)]
@@ -156,7 +157,7 @@ class Training:
             solved = sum(value == 1.0 for value in scores) / len(scores)
             self.points.append(GroupPoint(version=version, reward=sum(scores) / len(scores), solved=solved))
 
-    async def _attempt(self, task: Task, number: int) -> float | None:
+    async def _attempt(self, task: Playable, number: int) -> float | None:
         """One member; where it breaks, its place is taken again once, so that the group can fill."""
         value = await play(self._driver, TRAIN_RUN, task, number)
         return value if value is not None else await play(self._driver, TRAIN_RUN, task, number + GROUP_SIZE)

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -24,8 +24,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from gateway.client import Client
 from gateway.demo.agents import Agents
 from gateway.demo.driver import GROUP_SIZE, GROUPS_PER_STEP, POLICY, TRAIN_RUN, Driver, Training, evaluate
-from gateway.demo.report import Summary, TrainingFigures, summarise, tell, to_json
-from gateway.demo.task import held_out_tasks, training_tasks
+from gateway.demo.report import GroupPoint, Scores, Summary, TrainingFigures, summarise, tell, to_json
+from gateway.demo.task import Playable, held_out_tasks, training_tasks
 from gateway.local.plan import SOURCE_ROOT, plan_local
 from gateway.local.up import LocalStack, local_stack
 from tracker.errors import SettingsError
@@ -52,6 +52,25 @@ class DemoSettings(Record, frozen=True):
     json_path: Path | None = None
 
 
+class Course(Record, frozen=True):
+    """What is played: the agent, the tasks that are held out, and those to train on, without end."""
+
+    program: tuple[str, ...]
+    held_out: tuple[Playable, ...]
+    training: Iterator[Playable]
+
+
+class Played(Record, frozen=True):
+    """What came of a course."""
+
+    before: Scores
+    after: Scores
+    version: int
+    """The one that was live at the end."""
+    figures: TrainingFigures
+    points: tuple[GroupPoint, ...]
+
+
 class ShownProgress:
     """Tells the driver's progress: as bars on a terminal, else a line for each quarter of an evaluation or step."""
 
@@ -73,14 +92,22 @@ class ShownProgress:
 async def run_demo(settings: DemoSettings, env: Mapping[str, str], console: Console) -> Summary:
     """Play the whole demo; the summary is also printed, and written where it was asked for."""
     started = time.monotonic()
-    script = agent_script()
+    course = demo_course(settings)
     cwd = prepare_folder(settings)
     plan = plan_local(clean_env(env, settings.data_dir), cwd, [free_port()])
     console.print(f"Hone demo: model {settings.model}, seed {settings.seed}, data in {settings.data_dir}")
     async with local_stack(
         plan, lambda line: console.print(line, style="dim", highlight=False, soft_wrap=True)
     ) as stack:
-        summary = await _play(settings, stack, script, console, started)
+        played = await play_course(settings, course, stack, console)
+    facts = {
+        "seconds": time.monotonic() - started,
+        "version": played.version,
+        "model": settings.model,
+        "seed": settings.seed,
+        "temperature": TEMPERATURE,
+    }
+    summary = summarise(played.before, played.after, played.figures, played.points, facts)
     tell(summary, console)
     write_files(summary, settings, console)
     return summary
@@ -96,32 +123,25 @@ def write_files(summary: Summary, settings: DemoSettings, console: Console) -> N
     console.print(f"\nThe figures are in {target}, the curve in {picture}.", highlight=False)
 
 
-async def _play(settings: DemoSettings, stack: LocalStack, script: Path, console: Console, started: float) -> Summary:
+async def play_course(settings: DemoSettings, course: Course, stack: LocalStack, console: Console) -> Played:
+    """Held-out tasks at version 0, the steps of the trainer on other tasks, and the held-out tasks again."""
     columns = (TextColumn("{task.description:18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    held_out = held_out_tasks(settings.seed, settings.held_out_times)
     async with (
         stack.client(Scope.AGENT) as starter,
         stack.client(Scope.REWARD) as scorer,
         stack.client(Scope.ADMIN) as admin,
-        Agents(script, settings.data_dir / "logs" / "agents.log", NUM_AT_ONCE) as agents,
+        Agents(course.program, settings.data_dir / "logs" / "agents.log", NUM_AT_ONCE) as agents,
     ):
         with Progress(
             *columns, TextColumn("{task.fields[note]}"), console=console, disable=not console.is_terminal
         ) as progress:
             driver = Driver(starter, scorer, admin, agents, ShownProgress(progress), settings.seed)
-            before = await evaluate(driver, "held-out before", held_out, 0)
-            training = Training(driver, training_tasks(settings.seed), settings.steps)
+            before = await evaluate(driver, "held-out before", course.held_out, 0)
+            training = Training(driver, course.training, settings.steps)
             version = await training.run()
-            after = await evaluate(driver, "held-out after", held_out, version)
+            after = await evaluate(driver, "held-out after", course.held_out, version)
         figures = await training_figures(admin)
-    facts = {
-        "seconds": time.monotonic() - started,
-        "version": version,
-        "model": settings.model,
-        "seed": settings.seed,
-        "temperature": TEMPERATURE,
-    }
-    return summarise(before, after, figures, training.points, facts)
+    return Played(before=before, after=after, version=version, figures=figures, points=tuple(training.points))
 
 
 async def training_figures(reader: Client) -> TrainingFigures:
@@ -155,12 +175,16 @@ def weighted_mean(pairs: Sequence[tuple[float, int]]) -> float | None:
     return sum(value * count for value, count in pairs) / num_counted if num_counted else None
 
 
-def agent_script() -> Path:
-    """The agent of the demo, which lies in the checkout, outside of the packages."""
+def demo_course(settings: DemoSettings) -> Course:
+    """The lookup task, played by the agent of the demo, which lies in the checkout, outside of the packages."""
     script = SOURCE_ROOT / "examples" / "lookup_agent.py"
     if not script.exists():
         raise SettingsError(f"{script} is missing: `hone demo` runs from a checkout of the repository (make demo).")
-    return script
+    return Course(
+        program=(str(script),),
+        held_out=held_out_tasks(settings.seed, settings.held_out_times),
+        training=training_tasks(settings.seed),
+    )
 
 
 def prepare_folder(settings: DemoSettings) -> Path:

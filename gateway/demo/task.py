@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final, Protocol
 
 from tracker.types import Record
 
@@ -29,6 +29,27 @@ MIN_PRICE: Final = 11
 MAX_PRICE: Final = 99
 
 
+class Playable(Protocol):
+    """What the driver asks of a task: a name to compare by, a word to hold out, a job for the agent, a score."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def item(self) -> str: ...
+
+    def job(self) -> dict[str, Any]: ...
+
+    def score(self, turns: Sequence[Turn]) -> float: ...
+
+
+class Turn(Record, frozen=True):
+    """One answer of the model, as the agent reports it."""
+
+    content: str
+    finish_reason: str | None = None
+
+
 class Task(Record, frozen=True):
     """One question: what the item costs, and how often it was asked before (that makes it a task of its own)."""
 
@@ -45,12 +66,12 @@ class Task(Record, frozen=True):
         """
         return f"{self.item}/{self.price}/{self.repeat}"
 
+    def job(self) -> dict[str, Any]:
+        """What the agent is told of it."""
+        return {"item": self.item, "price": self.price}
 
-class Turn(Record, frozen=True):
-    """One answer of the model, as the agent reports it."""
-
-    content: str
-    finish_reason: str | None = None
+    def score(self, turns: Sequence[Turn]) -> float:
+        return score(self, turns)
 
 
 class Outcome(Record, frozen=True):
@@ -68,7 +89,11 @@ def score(task: Task, turns: Sequence[Turn]) -> float:
     >>> score(Task(item="lamp", price=37), [Turn(content="LOOKUP(lamp)", finish_reason="stop")])
     0.5
     """
-    wanted = (f"LOOKUP({task.item})", str(task.price))
+    return exact_share(turns, (f"LOOKUP({task.item})", str(task.price)))
+
+
+def exact_share(turns: Sequence[Turn], wanted: Sequence[str]) -> float:
+    """The share of turns that are exactly what was wanted and ended by themselves, up to the first that is not."""
     won = 0
     for turn, text in zip(turns, wanted, strict=False):
         if turn.content != text or turn.finish_reason != "stop":
