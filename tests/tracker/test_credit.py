@@ -357,3 +357,75 @@ def test_the_order_of_episodes_changes_no_advantage(data: st.DataObject, rewards
     group = [outcome(str(at), reward, at % 3 + 1) for at, reward in enumerate(rewards)]
     shuffled = data.draw(st.permutations(group))
     assert advantages(group_credit(shuffled, RUN)) == advantages(group_credit(group, RUN))
+
+
+# several policies
+
+
+def pair(name: str, solver: float, checker: float | None, reward: float = 0.0) -> EpisodeOutcome:
+    """A solver's call and, where it is asked, a checker's, each rewarded for itself; neither goes on from the other."""
+    calls = [call(f"{name}-s", 0, [1], [2], episode_id=name, policy="solver")]
+    rewards = {f"{name}-s": solver}
+    if checker is not None:
+        calls.append(call(f"{name}-c", 1, [7], [8], episode_id=name, policy="checker"))
+        rewards[f"{name}-c"] = checker
+    return outcome(name, reward, tuple(calls), rewards=rewards)
+
+
+def test_what_one_policy_s_calls_are_rewarded_for_says_nothing_of_another_s():
+    credit = group_credit([pair("a", 1.0, 4.0), pair("b", 0.0, 4.0)], run_with())
+    assert advantages(credit) == pytest.approx({"a-s": 0.5, "b-s": -0.5, "a-c": 0.0, "b-c": 0.0})
+
+
+def test_an_episode_that_did_not_call_a_policy_is_no_member_of_its_baseline():
+    credit = group_credit([pair("a", 1.0, 3.0), pair("b", 0.0, 1.0), pair("c", 0.0, None)], run_with())
+    assert advantages(credit) == pytest.approx({"a-s": 2 / 3, "b-s": -1 / 3, "c-s": -1 / 3, "a-c": 1.0, "b-c": -1.0})
+
+
+def test_with_episode_weight_0_each_policy_learns_from_its_own_rewards_alone():
+    group = [pair("a", 0.0, 1.0, reward=1.0), pair("b", 0.0, 0.0, reward=0.0)]
+    assert advantages(group_credit(group, run_with(episode=0.0))) == pytest.approx(
+        {"a-s": 0.0, "b-s": 0.0, "a-c": 0.5, "b-c": -0.5}
+    )
+    assert advantages(group_credit(group, run_with())) == pytest.approx(
+        {"a-s": 0.5, "b-s": -0.5, "a-c": 1.0, "b-c": -1.0}
+    )
+
+
+def test_a_policy_s_deviation_in_a_batch_spans_its_own_calls():
+    groups = [[pair("a", 1.0, 9.0), pair("b", 0.0, 0.0)], [pair("c", 0.0, 5.0), pair("d", 4.0, 5.0)]]
+    first, _ = batch_credit(groups, run_with(kind="batch"))
+    assert advantages(first)["a-s"] == pytest.approx(0.5 / (deviation([1.0, 0.0, 0.0, 4.0]) + EPSILON))
+    assert advantages(first)["a-c"] == pytest.approx(4.5 / (deviation([9.0, 0.0, 5.0, 5.0]) + EPSILON))
+
+
+# families
+
+
+def test_with_families_a_batch_s_deviation_spans_the_family_s_episodes():
+    groups = [
+        [outcome("a", 1.0), outcome("b", 0.0)],
+        [outcome("c", 50.0), outcome("d", 10.0)],
+        [outcome("e", 3.0), outcome("f", 0.0)],
+    ]
+    first, second, third = batch_credit(groups, run_with(kind="batch"), ["maths", "code", "maths"])
+    maths, code = deviation([1.0, 0.0, 3.0, 0.0]) + EPSILON, deviation([50.0, 10.0]) + EPSILON
+    assert advantages(first) == pytest.approx({"a-0": 0.5 / maths, "b-0": -0.5 / maths})
+    assert advantages(second) == pytest.approx({"c-0": 20 / code, "d-0": -20 / code})
+    assert advantages(third) == pytest.approx({"e-0": 1.5 / maths, "f-0": -1.5 / maths})
+
+
+@pytest.mark.parametrize("kind", ["group", "rloo", "none"])
+def test_other_kinds_look_at_the_group_alone_whatever_its_family(kind: str):
+    groups = [[outcome("a", 1.0), outcome("b", 0.0)], [outcome("c", 50.0), outcome("d", 10.0)]]
+    assert batch_credit(groups, run_with(kind=kind), ["x", "y"]) == batch_credit(groups, run_with(kind=kind))
+
+
+@given(st.lists(st.floats(-10, 10), min_size=4, max_size=4), st.floats(0.5, 100))
+def test_scaling_the_rewards_of_one_family_changes_nothing_in_another(rewards: list[float], scale: float):
+    def credit(factor: float) -> GroupCredit:
+        first = [outcome("a", rewards[0]), outcome("b", rewards[1])]
+        second = [outcome("c", factor * rewards[2]), outcome("d", factor * rewards[3])]
+        return batch_credit([first, second], run_with(kind="batch", std=True), ["x", "y"])[0]
+
+    assert credit(scale) == credit(1.0)
