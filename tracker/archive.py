@@ -18,7 +18,7 @@ import msgspec
 from tracker.clock import Clock
 from tracker.codec import encode_calls
 from tracker.errors import Gone, HoneError, NotFound, Unavailable
-from tracker.receipts import chain, encode_receipts, receipt_digest, receipt_of
+from tracker.receipts import seal
 from tracker.samples import counts
 from tracker.store import EpisodeStore, EpisodeView, Ledger
 from tracker.types import Call, EpisodeRow, EpisodeState, EpisodeStatus, Event, Group, Record, RunSettings
@@ -93,9 +93,8 @@ def packed(view: EpisodeView, run: RunSettings, now_ms: int) -> Packed:
         ended_ms=now_ms,
         archived_ms=now_ms,
     )
-    receipts = [receipt_of(call) for call in view.calls]
-    digest = chain(map(receipt_digest, receipts)).hex()
-    return Packed(row=row, blob=encode_calls(view.calls), digest=digest, receipts=encode_receipts(receipts))
+    digest, receipts = seal(view.calls)
+    return Packed(row=row, blob=encode_calls(view.calls), digest=digest, receipts=receipts)
 
 
 async def _commit(ledger: Ledger, view: EpisodeView, now_ms: int) -> bool:

@@ -62,9 +62,9 @@ class BatchTaking(Database):
         """State, version, manifest and metrics of `batch`; its groups -> trained once every policy's share is."""
         await self.write(_mark_trained, batch)
 
-    async def drop_batch(self, batch_id: str, reason: SkipReason, fence: int) -> None:
-        """Its shares are skipped for this reason; its step may be taken again."""
-        await self.write(_drop_batch, batch_id, reason, fence)
+    async def drop_batch(self, batch_id: str, reason: SkipReason, fence: int, detail: str = "") -> None:
+        """Its shares are skipped for this reason; its step may be taken again. `detail` is kept with its metrics."""
+        await self.write(_drop_batch, batch_id, reason, fence, detail)
 
     async def num_groups(self, states: Sequence[GroupState]) -> int:
         """How many groups of all tenants are in one of these states."""
@@ -192,7 +192,7 @@ def _last_batches(connection: Connection, policy: str, limit: int) -> list[Batch
     batches = tables.batches
     statement = select(batches).where(batches.c.policy == policy)
     statement = statement.order_by(batches.c.epoch.desc(), batches.c.step.desc(), batches.c.created_ms.desc())
-    return [_batch(connection, row) for row in connection.execute(statement.limit(limit)).all()]
+    return [read_batch(connection, row) for row in connection.execute(statement.limit(limit)).all()]
 
 
 def _mark_trained(connection: Connection, batch: Batch) -> None:
@@ -206,15 +206,17 @@ def _mark_trained(connection: Connection, batch: Batch) -> None:
     end_batch(connection, batch.batch_id, GroupState.TRAINED, None)
 
 
-def _drop_batch(connection: Connection, batch_id: str, reason: SkipReason, fence: int) -> None:
+def _drop_batch(connection: Connection, batch_id: str, reason: SkipReason, fence: int, detail: str) -> None:
     policy = _known(connection, batch_id).policy
     check_fence(connection, policy, fence)
     lock_policy(connection, policy)
-    state = _known(connection, batch_id).state
-    if state == TRAINED:
+    batch = _known(connection, batch_id)
+    if batch.state == TRAINED:
         raise Conflict(f"Batch {batch_id!r} is trained and cannot be dropped.", code="batch_trained")
-    if state == TAKEN:
-        _set_batch(connection, batch_id, state=DROPPED)
+    if batch.state == TAKEN:
+        told = msgspec.json.decode(batch.metrics, type=dict[str, Any])
+        metrics = msgspec.json.encode(told | {"problem": detail}) if detail else batch.metrics
+        _set_batch(connection, batch_id, state=DROPPED, metrics=metrics)
         end_batch(connection, batch_id, GroupState.SKIPPED, reason)
 
 
@@ -229,7 +231,7 @@ def _set_batch(connection: Connection, batch_id: str, **values: Any) -> None:
 
 def _find(connection: Connection, batch_id: str) -> Batch | None:
     row = connection.execute(select(tables.batches).where(tables.batches.c.batch_id == batch_id)).one_or_none()
-    return None if row is None else _batch(connection, row)
+    return None if row is None else read_batch(connection, row)
 
 
 def _known(connection: Connection, batch_id: str) -> Batch:
@@ -252,7 +254,8 @@ def _values(batch: Batch) -> dict[str, Any]:
     return values
 
 
-def _batch(connection: Connection, row: Row[Any]) -> Batch:
+def read_batch(connection: Connection, row: Row[Any]) -> Batch:
+    """A stored batch with its groups, in their order."""
     shares = tables.batch_groups
     statement = select(shares.c.group_id).where(shares.c.batch_id == row.batch_id).order_by(shares.c.position)
     fields = dict(row._mapping)  # pyright: ignore[reportPrivateUsage]

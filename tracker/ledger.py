@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from tracker.batch_reading import BatchReading
 from tracker.batches import BatchTaking
 from tracker.clock import Clock
 from tracker.episodes import Episodes
@@ -20,7 +21,7 @@ from tracker.sql import open_engine, upgrade
 from tracker.versions import Versions
 
 
-class SqlLedger(Registry, Episodes, Groups, Rewards, Versions, Offers, InFlightGroups, BatchTaking):
+class SqlLedger(Registry, Episodes, Groups, Rewards, Versions, Offers, InFlightGroups, BatchTaking, BatchReading):
     """SQL: what must outlive everything."""
 
     def __init__(self, engine: AsyncEngine, clock: Clock) -> None:

@@ -84,6 +84,12 @@ def chain(digests: Iterable[bytes]) -> bytes:
     return link
 
 
+def seal(calls: Iterable[Call]) -> tuple[str, bytes]:
+    """The chain over an episode's calls (hex), and their receipts as they are stored beside it."""
+    receipts = [receipt_of(call) for call in calls]
+    return chain(map(receipt_digest, receipts)).hex(), encode_receipts(receipts)
+
+
 def encode_receipts(receipts: Sequence[Receipt]) -> bytes:
     """The receipts of an episode as they are stored beside its calls, in the order of the chain."""
     return msgspec.msgpack.encode(receipts)

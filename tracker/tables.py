@@ -179,8 +179,8 @@ timelines: Final = Table(
     Column("digest", Id, nullable=False),
     Column("receipts", LargeBinary),
 )
-"""`digest` is the chain over the receipts of the episode's calls, closed when it was sealed. `receipts` are those, apart
-from the calls, so that a call which differs can be named; null in an archive of revision 0001."""
+"""`digest` is the chain over the receipts of the episode's calls, closed when it was sealed. `receipts` are those,
+apart from the calls, so that a call which differs can be named; null in an archive of revision 0001."""
 
 rewards: Final = Table(
     "rewards",

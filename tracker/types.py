@@ -90,6 +90,8 @@ class SkipReason(enum.StrEnum):
     TOO_FEW_SCORED = "too_few_scored"
     NO_IDS = "no_ids"
     EXPIRED = "expired"
+    REFUSED = "refused"
+    """What is stored is not what engines sampled: a receipt, a chain or an adapter does not hold."""
 
 
 class VersionState(enum.StrEnum):

@@ -19,14 +19,12 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from tracker.clock import Clock
-from tracker.codec import decode_calls
 from tracker.credit import EpisodeOutcome, call_rewards, episode_reward
 from tracker.errors import Conflict, CorruptRecord, LeaseLost
 from tracker.ledger import SqlLedger
 from tracker.samples import Row
 from tracker.types import (
     Batch,
-    Call,
     EpisodeState,
     EpisodeStatus,
     Group,
@@ -38,15 +36,14 @@ from tracker.types import (
 )
 from trainer.choosing import choose
 from trainer.config import TrainerSettings
+from trainer.proving import prove, sealed_calls
 from trainer.steps import FamilyShare, Step
 from trainer.stopping import LOOK_S, Stop, Stopped
 from trainer.taking import (
     Course,
     LoadedGroup,
     Verdict,
-    credited_rows,
     family_shares,
-    manifest_of,
     reward_mean,
     verdicts,
 )
@@ -148,9 +145,11 @@ class Feed:
 
     # Steps.
 
-    def again(self, batch: Batch) -> Step | None:
-        """A batch that was taken before, with the rows and the credit it was taken with; `None` if it was refused."""
-        return self._checked(self.owned(batch), 0.0)
+    def again(self, batch: Batch, *, is_stepped: bool = False) -> Step | None:
+        """A batch that was taken before, with the rows and the credit it was taken with; `None` if it was refused.
+
+        One that the weights have stepped on already is marked trained then, and not published."""
+        return self._checked(self.owned(batch), 0.0, is_stepped)
 
     def next_step(self, is_current: Callable[[], bool]) -> Step | None:
         """Wait until a step's groups are ready and take them; `None` when told to stop or no longer current."""
@@ -182,14 +181,21 @@ class Feed:
         """A batch of an earlier life of this trainer, under the fence of this one."""
         return msgspec.structs.replace(batch, fence=self._fence)
 
-    def _checked(self, batch: Batch, waited_s: float) -> Step | None:
+    def _checked(self, batch: Batch, waited_s: float, is_stepped: bool = False) -> Step | None:
         """The step of a batch; one whose rows are not what the engine saw is refused, and its groups are skipped."""
         try:
             return self._run(self._step(batch, waited_s))
         except CorruptRecord as error:
-            self._say(f"step {batch.step}: {error.message}")
-            self._run(self._ledger.drop_batch(batch.batch_id, SkipReason.NO_IDS, self._fence))
+            self._say(f"step {batch.step} is refused: {error.message}")
+            self._run(self._refuse(batch, error.message, is_stepped))
             return None
+
+    async def _refuse(self, batch: Batch, why: str, is_stepped: bool) -> None:
+        if is_stepped:
+            told = json.loads(batch.metrics) | {"problem": f"trained and not published: {why}"}
+            await self._ledger.mark_trained(msgspec.structs.replace(batch, metrics=json.dumps(told).encode()))
+        else:
+            await self._ledger.drop_batch(batch.batch_id, SkipReason.REFUSED, self._fence, why)
 
     async def _take(self) -> Batch | None:
         """Take the next step's groups if there are enough; skip those that teach nothing on the way."""
@@ -220,6 +226,10 @@ class Feed:
         policy = await self._ledger.ensure_policy(self._policy)
         course = Course.of(policy.active, await self._ledger.list_versions(self._policy))
         loaded = [await self._load(group, run) for group in groups]
+        refused = [Verdict(item.group, (), SkipReason.REFUSED) for item in loaded if item.fault]
+        if refused:
+            await self._skip(refused)
+            return None
         found = verdicts(loaded, run, self._policy, course)
         if any(verdict.skip for verdict in found):
             await self._skip(found)
@@ -258,6 +268,14 @@ class Feed:
                 await self._ledger.skip_group(verdict.group.group_id, verdict.skip, self._policy, self._fence)
 
     async def _load(self, group: Group, run: RunSettings) -> LoadedGroup:
+        """A group with what its members did, or what of it is not what was sealed."""
+        try:
+            return await self._loaded(group, run)
+        except CorruptRecord as error:
+            self._say(f"group of task {group.task!r} (round {group.round}) is refused: {error.message}")
+            return LoadedGroup(group, (), 0, fault=error.message)
+
+    async def _loaded(self, group: Group, run: RunSettings) -> LoadedGroup:
         outcomes: list[EpisodeOutcome] = []
         num_rewards = 0
         for member in group.members:
@@ -272,36 +290,30 @@ class Feed:
                     episode_id=member.episode_id,
                     status=member.status or EpisodeStatus.OK,
                     reward=episode_reward(rewards, run.reward_weights),
-                    calls=await self._calls(member.episode_id),
+                    calls=await sealed_calls(self._ledger, member.episode_id),
                     call_rewards=call_rewards(rewards, run.reward_weights),
                 )
             )
         return LoadedGroup(group, tuple(outcomes), num_rewards)
 
-    async def _calls(self, episode_id: str) -> tuple[Call, ...]:
-        blob = await self._ledger.get_timeline(episode_id)
-        return () if blob is None else decode_calls(blob)
-
     async def _step(self, batch: Batch, waited_s: float) -> Step:
-        """The rows of a taken batch, checked against their receipts."""
+        """The rows of a taken batch, checked against their receipts, and its manifest, stored."""
         told: dict[str, Any] = json.loads(batch.metrics)
         run = await self._ledger.get_run(told["tenant"], told["run"])
-        episodes = dict.fromkeys(item.episode_id for item in batch.credit)
-        calls = {episode_id: await self._calls(episode_id) for episode_id in episodes}
-        rows, advantages = credited_rows(calls, run, self._policy, batch.credit)
+        proven = await prove(self._ledger, batch, run, self._settings.stores.adapters_dir)
         course = Course.of(
             (await self._ledger.ensure_policy(self._policy)).active, await self._ledger.list_versions(self._policy)
         )
         return Step(
             batch=batch,
-            rows=rows,
-            advantages=advantages,
+            rows=proven.rows,
+            advantages=proven.advantages,
             loss=check_loss(run.loss),
-            lags=_lags(rows, course),
+            lags=_lags(proven.rows, course),
             reward_mean=told.get("reward_mean"),
             families={family: FamilyShare(**share) for family, share in told.get("families", {}).items()},
             num_groups=len(batch.group_ids),
-            manifest=manifest_of(rows, {call.call_id: call for listed in calls.values() for call in listed}),
+            manifest=proven.manifest,
             waited_s=waited_s,
         )
 

@@ -82,6 +82,8 @@ class Loop:
         self._say = say
         self._checkpoints = Checkpoints(settings.checkpoints_dir, settings.keep_checkpoints)
         self._publisher = Publisher(settings, feed, stop, say, transport)
+        self.facts: dict[str, Any] = {}
+        """What every step's metrics say besides: what was trained on."""
         self._start = Start(feed.policy())
         self._trainer: PolicyTrainer | None = None
 
@@ -130,7 +132,7 @@ class Loop:
     def commit(self, step: Step, report: Report) -> bool:
         """The optimiser has stepped: checkpoint, publish, mark. False ends the training."""
         self._feed.renew()
-        metrics = step_metrics(step, report)
+        metrics = step_metrics(step, report) | self.facts
 
         def save(folder: Path) -> None:
             self._model().save_state(folder)
@@ -143,7 +145,7 @@ class Loop:
     def _finish(self, batch: Batch) -> bool:
         """Publish and mark a batch whose checkpoint was committed just before the end of an earlier life."""
         assert self._start.checkpoint is not None
-        step = self._feed.again(batch)
+        step = self._feed.again(batch, is_stepped=True)
         if step is None:
             return True
         metrics = json.loads((self._start.checkpoint.folder / REPORT_FILE).read_text())

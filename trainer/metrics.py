@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from tracker.manifests import stored_digest
 from trainer.steps import Report, Step
 
 END_BYTES: Final = 65536
@@ -20,6 +21,7 @@ def step_metrics(step: Step, report: Report) -> dict[str, Any]:
         "step": step.batch.step,
         "epoch": step.batch.epoch,
         "batch_id": step.batch.batch_id,
+        "manifest": stored_digest(step.manifest),
         "groups": step.num_groups,
         "episodes": len({row.episode_id for row in step.rows}),
         "rows": len(step.rows),

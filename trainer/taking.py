@@ -7,19 +7,15 @@ crash. Reading SQL and writing down what was decided is left to `feed.py`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import msgspec
 
 from tracker.baselines import TOLERANCE, mean
 from tracker.credit import EpisodeOutcome, batch_credit
 from tracker.errors import CorruptRecord
 from tracker.families import family_of
-from tracker.receipts import call_digest
 from tracker.samples import Row, rows_of
-from tracker.types import Call, CallCredit, Choice, Group, RunSettings, SkipReason, Version, VersionState
+from tracker.types import Call, CallCredit, Group, RunSettings, SkipReason, Version, VersionState
 from trainer.steps import FamilyShare
 
 SERVED: tuple[VersionState, ...] = (VersionState.ACTIVE, VersionState.RETIRED)
@@ -33,6 +29,8 @@ class LoadedGroup:
     outcomes: tuple[EpisodeOutcome, ...]
     num_rewards: int
     """Reward events that were read: if there are more when the batch is taken, the credit is computed again."""
+    fault: str = ""
+    """What of it is not what was sealed; then there are no outcomes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,48 +128,7 @@ def credited_rows(
     ]
     missing = advantages.keys() - {(row.episode_id, row.call_id) for row in rows}
     if missing:
-        raise CorruptRecord(f"{len(missing)} calls of the batch have no row any more, such as {sorted(missing)[0][1]}.")
+        episode_id, call_id = sorted(missing)[0]
+        others = f", like {len(missing) - 1} others" if len(missing) > 1 else ""
+        raise CorruptRecord(f"episode {episode_id}, call {call_id}: it has credit and no row any more{others}")
     return tuple(rows), tuple(advantages[row.episode_id, row.call_id] for row in rows)
-
-
-def manifest_of(rows: Sequence[Row], calls: Mapping[str, Call]) -> bytes:
-    """What was trained: for every span the receipt of its call and where in the call it stands.
-
-    Each row is put back into its call and the receipt computed anew: raises `CorruptRecord` where it is not the one the
-    row carries, so no token is trained that the engine did not sample in exactly this context.
-    """
-    spans: list[dict[str, object]] = []
-    for row in rows:
-        if call_digest(_restored(row, calls[row.call_id])) != row.receipt:
-            raise CorruptRecord(f"Call {row.call_id} does not have the tokens of its receipt; the batch is refused.")
-        spans.append(
-            {
-                "episode_id": row.episode_id,
-                "call_id": row.call_id,
-                "choice": row.choice,
-                "version": row.version,
-                "receipt": row.receipt.hex(),
-                "start": len(row.prompt_ids),
-                "end": len(row.prompt_ids) + len(row.sampled_ids),
-            }
-        )
-    return json.dumps({"spans": spans}, separators=(",", ":")).encode()
-
-
-def _restored(row: Row, call: Call) -> Call:
-    """The call with what the row says of it in place of what it says itself."""
-
-    def told(choice: Choice) -> Choice:
-        if choice.index != row.choice:
-            return choice
-        return msgspec.structs.replace(choice, sampled_ids=row.sampled_ids, logprobs=row.logprobs)
-
-    return msgspec.structs.replace(
-        call,
-        policy=row.policy,
-        version=row.version,
-        adapter_digest=row.adapter_digest,
-        prompt_ids=row.prompt_ids,
-        sampling=msgspec.structs.replace(call.sampling, temperature=row.temperature),
-        choices=tuple(told(choice) for choice in call.choices),
-    )

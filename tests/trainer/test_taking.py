@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 
 import msgspec
 import pytest
@@ -10,9 +10,9 @@ import pytest
 from tests.tracker.building import call
 from tracker.credit import EpisodeOutcome
 from tracker.errors import CorruptRecord
-from tracker.samples import Row, rows_of
-from tracker.types import Call, EpisodeStatus, Group, RunSettings, SkipReason, Version, VersionState
-from trainer.taking import Course, LoadedGroup, credited_rows, manifest_of, verdicts
+from tracker.types import Call, Credit, EpisodeStatus, Group, RunSettings, SkipReason, Version, VersionState
+from trainer.steps import FamilyShare
+from trainer.taking import Course, LoadedGroup, credited_rows, family_shares, reward_mean, verdicts
 
 RUN = RunSettings(run="r", staleness=1)
 COURSE = Course(active=5, served=(1, 2, 4, 5))
@@ -80,6 +80,41 @@ def test_a_group_without_calls_of_the_policy_has_no_rows():
     assert verdict.skip is SkipReason.NO_IDS
 
 
+def test_a_share_that_teaches_its_policy_nothing_is_skipped_and_the_other_policy_s_is_trained():
+    def pair(number: int) -> EpisodeOutcome:
+        episode = f"e{number}"
+        solver, checker = (
+            call(f"{episode}-{name}", at, (at,), (7, 99), episode_id=episode, policy=name, version=5)
+            for at, name in enumerate(("solver", "checker"))
+        )
+        rewards = {solver.call_id: float(number), checker.call_id: 1.0}
+        return EpisodeOutcome(episode, EpisodeStatus.OK, 0.0, (solver, checker), rewards)
+
+    found = Group(group_id="g", tenant="default", run="r", task="t", round=0, size=2)
+    loaded = LoadedGroup(found, (pair(0), pair(1)), 6)
+    run = msgspec.structs.replace(RUN, credit=Credit(episode=0.0))
+    shares = {name: verdicts([loaded], run, name, COURSE)[0] for name in ("solver", "checker")}
+    assert shares["checker"].skip is SkipReason.NO_VARIANCE
+    assert shares["solver"].skip is None
+    assert {item.call_id for item in shares["solver"].credit} == {"e0-solver", "e1-solver"}
+
+
+def test_a_step_tells_what_each_family_has_in_it():
+    def of(task: str, *rewards: float | None) -> LoadedGroup:
+        loaded = group(*((reward, (5,)) for reward in rewards))
+        return dataclasses.replace(loaded, group=msgspec.structs.replace(loaded.group, task=task))
+
+    run = msgspec.structs.replace(RUN, families={"maths": 2, "code": 1, "games": 1})
+    groups = [of("maths/1", 1.0, 0.0), of("code/1", 4.0, None), of("maths/2", 1.0, 1.0)]
+    assert family_shares(groups, run) == {
+        "maths": FamilyShare(2, 0.75),
+        "code": FamilyShare(1, 4.0),
+        "games": FamilyShare(0, None),
+    }
+    assert family_shares(groups, RUN) == {}
+    assert reward_mean(groups) == 1.4
+
+
 def test_only_calls_with_frozen_credit_become_rows():
     loaded = group((1.0, (5, 5)), (0.0, (5,)))
     (verdict,) = verdicts([loaded], RUN, "p", COURSE)
@@ -95,34 +130,3 @@ def test_a_batch_whose_calls_are_gone_is_refused():
     calls = {outcome.episode_id: outcome.calls for outcome in loaded.outcomes} | {"e1": ()}
     with pytest.raises(CorruptRecord, match="e1-0"):
         credited_rows(calls, RUN, "p", verdict.credit)
-
-
-def rows_and_call() -> tuple[Row, Call]:
-    made = turn("e0", 1, 5)
-    (row,) = rows_of([made], RUN, "p")
-    return row, made
-
-
-def test_a_manifest_names_the_receipt_and_place_of_every_trained_span():
-    row, made = rows_and_call()
-    (span,) = json.loads(manifest_of([row], {made.call_id: made}))["spans"]
-    assert (span["call_id"], span["start"], span["end"]) == ("e0-1", 5, 7)
-    assert span["receipt"] == row.receipt.hex()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"sampled_ids": (8, 99)},
-        {"prompt_ids": (1, 2, 7, 99, 97)},
-        {"logprobs": (-0.125, -0.5)},
-        {"version": 4},
-        {"adapter_digest": "ab"},
-        {"temperature": 0.5},
-    ],
-    ids=lambda change: next(iter(change)),
-)
-def test_a_row_that_is_not_what_its_receipt_says_is_refused(change: dict[str, object]):
-    row, made = rows_and_call()
-    with pytest.raises(CorruptRecord, match="e0-1"):
-        manifest_of([msgspec.structs.replace(row, **change)], {made.call_id: made})

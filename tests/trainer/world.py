@@ -16,6 +16,7 @@ from tests.trainer.models import VOCABULARY, tiny_model, tiny_tokenizer
 from tracker.clock import SystemClock
 from tracker.codec import encode_calls
 from tracker.ledger import SqlLedger
+from tracker.receipts import seal
 from tracker.types import Call, Choice, EpisodeHead, EpisodeRow, EpisodeStatus, Reward, RunSettings, VersionState
 from trainer.config import TrainerSettings
 from trainer.feed import Feed
@@ -24,16 +25,24 @@ from trainer.loop import Loop
 from trainer.stopping import Stop
 
 
-def call_of(episode: str, index: int, prompt: list[int], sampled: list[int], version: int = 0) -> Call:
+def call_of(
+    episode: str, index: int, prompt: list[int], sampled: list[int], version: int = 0, adapter: str = ""
+) -> Call:
     return Call(
         call_id=f"{episode}-{index}",
         episode_id=episode,
         index=index,
         policy="solver",
         version=version,
+        adapter_digest=adapter,
         prompt_ids=tuple(prompt),
         choices=(Choice(index=0, sampled_ids=tuple(sampled), logprobs=(-1.5,) * len(sampled), finish_reason="stop"),),
     )
+
+
+async def adapter_of(ledger: SqlLedger, version: int) -> str:
+    """The digest that the version was registered with; none for the base model."""
+    return next((known.digest for known in await ledger.list_versions("solver") if known.version == version), "")
 
 
 async def add_group(ledger: SqlLedger, task: str, rewards: list[float], version: int = 0, run: str = "default") -> None:
@@ -46,17 +55,19 @@ async def add_group(ledger: SqlLedger, task: str, rewards: list[float], version:
         head, _ = await ledger.create_episode(head, None, "")
         first = [chance.randrange(VOCABULARY) for _ in range(4)]
         sampled = [chance.randrange(VOCABULARY) for _ in range(3)]
+        adapter = await adapter_of(ledger, version)
         calls = (
-            call_of(episode, 0, [1, 2, 3, *first], sampled, version),
-            call_of(episode, 1, [1, 2, 3, *first, *sampled, 5], [chance.randrange(VOCABULARY)], version),
+            call_of(episode, 0, [1, 2, 3, *first], sampled, version, adapter),
+            call_of(episode, 1, [1, 2, 3, *first, *sampled, 5], [chance.randrange(VOCABULARY)], version, adapter),
         )
         event = Reward(reward_id=f"r-{episode}", seq=0, episode_id=episode, value=reward, created_ms=now)
         await ledger.add_reward("default", event, None, "")
         blob = encode_calls(calls)
+        digest, receipts = seal(calls)
         row = EpisodeRow(
             head=head, status=EpisodeStatus.OK, versions={"solver": version}, num_calls=2, ended_ms=now, archived_ms=now
         )
-        assert await ledger.archive_episode(row, blob, hashlib.sha256(blob).hexdigest())
+        assert await ledger.archive_episode(row, blob, digest, receipts)
     await ledger.settle_groups(now)
 
 

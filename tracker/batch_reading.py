@@ -1,0 +1,159 @@
+"""What SQL holds to check a batch by: its manifest, the archives of its groups, and the runs they belong to.
+
+One batch is read at one moment. The manifest is written once, before the step, under the lease's fence; from then on it
+only can be read. What it proves is left to `evidence.py` and `verification.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, exists, func, select, update
+
+from tracker import tables
+from tracker.batches import check_fence, read_batch
+from tracker.errors import CorruptRecord, NotFound
+from tracker.evidence import Archived, Fault
+from tracker.manifests import NO_MANIFEST
+from tracker.members import RunCache
+from tracker.sql import Database
+from tracker.types import Batch, GroupState, Record, RunSettings
+from tracker.verification import Stored
+
+RunKey = tuple[str, str]
+"""(tenant, run)."""
+
+
+class StoredTimeline(Record, frozen=True):
+    """The archive of one episode as it lies in SQL."""
+
+    episode_id: str
+    tenant: str
+    run: str
+    blob: bytes
+    digest: str
+    receipts: bytes | None
+
+    def opened(self) -> Archived:
+        """Raises `CorruptRecord`."""
+        return Archived.of(self.episode_id, self.blob, self.digest, self.receipts)
+
+
+class BatchReading(Database):
+    """Batches with their evidence."""
+
+    async def archived(self, episode_id: str) -> Archived | None:
+        """An archived episode, opened; `None` if there is none. Raises `CorruptRecord`."""
+        stored = await self.read(_timeline, episode_id)
+        return None if stored is None else stored.opened()
+
+    async def archived_of_groups(self, group_ids: Sequence[str]) -> list[StoredTimeline]:
+        """The archives of the episodes that have a place in these groups."""
+        return await self.read(_timelines_of_groups, group_ids)
+
+    async def put_manifest(self, batch: Batch, manifest: bytes) -> None:
+        """Store the manifest of a batch that is taken, before its step; one that is stored is kept as it is."""
+        await self.write(_put_manifest, batch, manifest)
+
+    async def list_batches(
+        self, policy: str | None = None, run: RunKey | None = None, batch_ids: Sequence[str] = ()
+    ) -> list[Batch]:
+        """Oldest first: all, or those of a policy, of a run, of these ids. `NotFound` names an id that is none."""
+        return await self.read(_list_batches, policy, run, batch_ids)
+
+    async def stored_batch(self, batch_id: str) -> Stored:
+        """A batch and the archives of its groups, as of one moment; without adapters, which are no business of SQL."""
+        return await self.read(_stored_batch, batch_id)
+
+    async def skipped_groups(self, run: RunKey) -> dict[str, int]:
+        """reason -> groups of the run that were not trained at all."""
+        return await self.read(_skipped_groups, run)
+
+
+def _timeline(connection: Connection, episode_id: str) -> StoredTimeline | None:
+    found = _timelines(connection, [tables.timelines.c.episode_id == episode_id])
+    return found[0] if found else None
+
+
+def _timelines_of_groups(connection: Connection, group_ids: Sequence[str]) -> list[StoredTimeline]:
+    return _timelines(connection, [tables.episodes.c.group_id.in_(group_ids), tables.episodes.c.place.is_not(None)])
+
+
+def _timelines(connection: Connection, where: Sequence[ColumnElement[bool]]) -> list[StoredTimeline]:
+    timelines, episodes = tables.timelines, tables.episodes
+    joined = timelines.join(episodes, timelines.c.episode_id == episodes.c.episode_id)
+    statement = select(timelines, episodes.c.tenant, episodes.c.run).select_from(joined).where(*where)
+    ordered = statement.order_by(episodes.c.group_id, episodes.c.place, episodes.c.episode_id)
+    return [StoredTimeline(**_fields(row)) for row in connection.execute(ordered)]
+
+
+def _put_manifest(connection: Connection, batch: Batch, manifest: bytes) -> None:
+    check_fence(connection, batch.policy, batch.fence)
+    batches = tables.batches
+    statement = update(batches).where(batches.c.batch_id == batch.batch_id, batches.c.manifest == NO_MANIFEST)
+    connection.execute(statement.values(manifest=manifest))
+
+
+def _list_batches(
+    connection: Connection, policy: str | None, run: RunKey | None, batch_ids: Sequence[str]
+) -> list[Batch]:
+    batches = tables.batches
+    where: list[ColumnElement[bool]] = [] if policy is None else [batches.c.policy == policy]
+    where += [] if run is None else [_is_of_run(run)]
+    where += [batches.c.batch_id.in_(batch_ids)] if batch_ids else []
+    statement = select(batches).where(*where).order_by(batches.c.created_ms, batches.c.step, batches.c.batch_id)
+    found = [read_batch(connection, row) for row in connection.execute(statement).all()]
+    missing = set(batch_ids) - {batch.batch_id for batch in found}
+    if missing:
+        raise NotFound(f"There is no batch {sorted(missing)[0]!r} of what was asked for.")
+    return found
+
+
+def _is_of_run(run: RunKey) -> ColumnElement[bool]:
+    shares, groups = tables.batch_groups, tables.groups
+    return exists().where(
+        shares.c.batch_id == tables.batches.c.batch_id,
+        shares.c.group_id == groups.c.group_id,
+        groups.c.tenant == run[0],
+        groups.c.run == run[1],
+    )
+
+
+def _stored_batch(connection: Connection, batch_id: str) -> Stored:
+    (batch,) = _list_batches(connection, None, None, [batch_id])
+    runs = RunCache(connection)
+    episodes: dict[str, tuple[Archived, RunSettings]] = {}
+    troubles: list[Fault] = []
+    for stored in _timelines_of_groups(connection, batch.group_ids):
+        try:
+            episodes[stored.episode_id] = stored.opened(), runs.get(stored.tenant, stored.run)
+        except CorruptRecord as error:
+            # The message names the episode already.
+            what = error.message.removeprefix(f"episode {stored.episode_id}: ")
+            troubles.append(Fault(what=what, episode_id=stored.episode_id))
+    credited = {item.episode_id for item in batch.credit}
+    return Stored(
+        batch=batch,
+        episodes=episodes,
+        troubles=tuple(troubles),
+        deleted=_deleted(connection, credited - episodes.keys()),
+    )
+
+
+def _deleted(connection: Connection, episode_ids: set[str]) -> frozenset[str]:
+    """Those that were deleted on request, which leaves a row that says so."""
+    episodes = tables.episodes
+    where = (episodes.c.episode_id.in_(episode_ids), episodes.c.deleted_ms.is_not(None))
+    return frozenset(connection.execute(select(episodes.c.episode_id).where(*where)).scalars())
+
+
+def _skipped_groups(connection: Connection, run: RunKey) -> dict[str, int]:
+    groups = tables.groups
+    where = (groups.c.tenant == run[0], groups.c.run == run[1], groups.c.state == GroupState.SKIPPED)
+    statement = select(groups.c.reason, func.count()).where(*where).group_by(groups.c.reason).order_by(groups.c.reason)
+    return {str(reason): int(number) for reason, number in connection.execute(statement)}
+
+
+def _fields(row: Row[Any]) -> dict[str, Any]:
+    return dict(row._mapping)  # pyright: ignore[reportPrivateUsage]
