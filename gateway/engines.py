@@ -87,6 +87,8 @@ class EnginePool:
         self._locks = {url: asyncio.Lock() for url in urls}
         self._live: tuple[Serving, ...] = ()
         self._in_flight: Counter[tuple[str, str]] = Counter()
+        self._expected: Counter[str] = Counter()
+        """Calls that are on their way to an engine: their intents are being written."""
         self._turns = itertools.count(1)
         self._last_turns = dict.fromkeys(urls, 0)
         """When each was last chosen or used, in turns: equally busy engines take turns."""
@@ -112,6 +114,15 @@ class EnginePool:
     def num_in_flight_at(self, url: str) -> int:
         """Calls of this worker that an engine is answering now."""
         return sum(count for (engine, _), count in self._in_flight.items() if engine == url)
+
+    @contextmanager
+    def expected(self, url: str) -> Generator[None]:
+        """Count a call that was given an engine and is not there yet, so that those that begin with it go elsewhere."""
+        self._expected[url] += 1
+        try:
+            yield
+        finally:
+            self._expected[url] -= 1
 
     @contextmanager
     def in_flight(self, placement: Placement) -> Generator[None]:
@@ -215,7 +226,10 @@ class EnginePool:
             reasons = "; ".join(f"{state.url}: {state.detail or 'another base model'}" for state in self.states())
             raise Unavailable(f"No engine is fit for calls of policy {policy}. {reasons}")
         urls = (state.url for state in found)
-        return tuple(sorted(urls, key=lambda url: (self.num_in_flight_at(url), self._last_turns[url])))
+        return tuple(sorted(urls, key=lambda url: (self._num_calls(url), self._last_turns[url])))
+
+    def _num_calls(self, url: str) -> int:
+        return self.num_in_flight_at(url) + self._expected[url]
 
     async def _place_at(self, url: str, serving: Serving) -> Placement:
         state = self._states[url]

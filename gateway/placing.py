@@ -9,7 +9,9 @@ up to date and asked again. What has begun is never asked for twice.
 from __future__ import annotations
 
 import logging
-from typing import Final
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from typing import Final, Self
 
 from gateway.dependencies import Services
 from gateway.engines import Placement
@@ -24,7 +26,7 @@ NOT_FOUND: Final = 404
 
 
 class Placing:
-    """The places of one call."""
+    """The places of one call. Used as a context: from its first choice on, the call counts where it is expected."""
 
     def __init__(self, services: Services, order: Order) -> None:
         self._services = services
@@ -32,11 +34,36 @@ class Placing:
         self._given_up: set[str] = set()
         self._was_broken_off = False
         self._was_reminded = False
+        self._expected: str | None = None
+        self._expecting = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._expecting.close()
 
     def candidates(self) -> tuple[str, ...] | None:
         """Engines that the call may go to, best first; None for a model that is no policy."""
         policy = self._order.policy
-        return None if policy is None else self._services.engines.candidates(policy)
+        if policy is None:
+            return None
+        urls = self._services.engines.candidates(policy)
+        self.expect(urls[0])
+        return urls
+
+    def expect(self, url: str) -> None:
+        """From now on the call is on its way to this engine."""
+        self._expecting.close()
+        self._expecting.enter_context(self._services.engines.expected(url))
+        self._expected = url
+
+    @contextmanager
+    def in_flight(self, placement: Placement) -> Generator[None]:
+        """Count the call where it is, and nowhere else."""
+        with self._services.engines.in_flight(placement):
+            self._expecting.close()
+            yield
 
     async def place(self, begun: Begun) -> Placement:
         """The engine of the call's episode while it is fit, else another; or the upstream of a model that is no
@@ -45,7 +72,8 @@ class Placing:
         if isinstance(route, UpstreamRoute):
             return Placement(engine=route.url, model=route.name, digest="")
         serving = await self._services.versions.serving(route.name, begun.version)
-        return await self._services.engines.place(serving, begun.engine, without=self._given_up)
+        preferred = begun.engine or self._expected
+        return await self._services.engines.place(serving, preferred, without=self._given_up)
 
     async def moves_on(self, placement: Placement, error: UpstreamFailed) -> bool:
         """Whether the call, of whose answer nothing came, is to be placed once more."""

@@ -52,15 +52,16 @@ class Proxy:
 
     async def serve(self, order: Order, reply: Reply, client: ClientWatch) -> Call | None:
         """Serve one call to its end; the call, if its answer was recorded and released."""
-        exchange = Exchange(self, order, reply, client)
-        await exchange.begin()
-        return await exchange.run()
+        with Placing(self.services, order) as placing:
+            exchange = Exchange(self, order, reply, client, placing)
+            await exchange.begin()
+            return await exchange.run()
 
 
 class Exchange:
     """One call and its answer."""
 
-    def __init__(self, proxy: Proxy, order: Order, reply: Reply, client: ClientWatch) -> None:
+    def __init__(self, proxy: Proxy, order: Order, reply: Reply, client: ClientWatch, placing: Placing) -> None:
         self._proxy = proxy
         self._services = proxy.services
         self._order = order
@@ -81,7 +82,7 @@ class Exchange:
         self._is_recorded = True
         """False for a best-effort call whose intent could not be written."""
         self._usage: Usage | None = None
-        self._placing = Placing(proxy.services, order)
+        self._placing = placing
         self._source: Source | None = None
         self._has_begun = False
         """Whether any of the answer came."""
@@ -121,6 +122,8 @@ class Exchange:
             raise ended(order.episode_id) from None
         self._proxy.last_versions[order.policy or ""] = self._begun.version
         self._engine = self._begun.engine or ""
+        if self._engine:
+            self._placing.expect(self._engine)
         self._role = order.role_beside(self._begun.mark)
         if self._begun.repinned_from is not None:
             detail = f"{order.policy}: {self._begun.repinned_from} -> {self._begun.version}"
@@ -171,7 +174,7 @@ class Exchange:
             placement = await self._placing.place(self._begun)
             self._engine, self._digest = placement.engine, placement.digest
             try:
-                with self._services.engines.in_flight(placement):
+                with self._placing.in_flight(placement):
                     return await self._exchange(source, placement)
             except UpstreamFailed as error:
                 if self._has_begun or not await self._placing.moves_on(placement, error):

@@ -50,6 +50,16 @@ async def test_calls_spread_over_engines_and_stay_where_their_episode_is(api: En
         assert {seen.headers["Authorization"] for seen in one.received} == {"Bearer engine-key"}
 
 
+async def test_calls_that_are_on_their_way_are_counted_where_they_go(api: EngineApi) -> None:
+    async with ScriptedEngine() as one, ScriptedEngine() as two:
+        pool = EnginePool([one.url, two.url], [SOLVER], api)
+        await pool.look([])
+        with pool.expected(one.url):
+            assert [pool.candidates("solver")[0] for _ in range(3)] == [two.url] * 3
+            assert pool.num_in_flight_at(one.url) == 0
+        assert pool.candidates("solver")[0] == one.url
+
+
 async def test_an_episode_moves_when_its_engine_is_down(api: EngineApi) -> None:
     async with ScriptedEngine() as two:
         async with ScriptedEngine() as one:
