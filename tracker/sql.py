@@ -38,7 +38,7 @@ BUSY_S: Final = 60.0
 """How long SQLite waits for another process: one that migrates on a busy machine takes its time."""
 BUSY_PAUSE_S: Final = 0.01
 BUSY_CODES: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
-PING_S: Final = 1.0
+PING_S: Final = 3.0
 ATTEMPTS: Final = 8
 RACES: Final = frozenset({"40001", "40P01"})
 """PostgreSQL's serialization failure and deadlock: the same transaction succeeds when it is run again."""

@@ -53,6 +53,8 @@ async def test_a_server_whose_starter_was_killed_is_ended_by_the_last_that_used_
     one, other = EmbeddedRedis(tmp_path), EmbeddedRedis(tmp_path)
     await one.start()
     assert one.pid is None
+    await other.stop()
+    await one.ping()
     store = await RedisStore.connect(other.url)
     await one.stop()
     await other.ping()
@@ -84,6 +86,21 @@ async def test_a_server_that_is_only_slow_is_not_started_twice(server: EmbeddedR
         assert other.pid is None
     finally:
         os.kill(server.pid, signal.SIGCONT)
+
+
+async def test_a_server_that_is_only_slow_is_waited_for_at_a_start(server: EmbeddedRedis, tmp_path: Path) -> None:
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGSTOP)
+    other = EmbeddedRedis(tmp_path)
+    starting = asyncio.create_task(other.start())
+    try:
+        done, _ = await asyncio.wait([starting], timeout=1.2)
+        assert not done
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    await starting
+    assert other.pid is None
+    await other.stop()
 
 
 async def test_two_that_start_at_once_run_one_server(tmp_path: Path) -> None:
