@@ -158,7 +158,7 @@ class Gateway:
         return answer
 
 
-async def until(holds: Any, within_s: float = 20.0) -> None:
+async def until(holds: Any, within_s: float = 60.0) -> None:
     """Wait until this holds."""
     async with asyncio.timeout(within_s):
         while not await holds():

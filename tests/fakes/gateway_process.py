@@ -121,7 +121,7 @@ async def gateway_process(data_dir: Path, **env: str) -> AsyncIterator[GatewayPr
         finally:
             if process.returncode is None:
                 process.send_signal(signal.SIGTERM)
-            await asyncio.wait_for(process.wait(), 30)
+            await asyncio.wait_for(process.wait(), 60)
 
 
 def hone_program(*arguments: str) -> list[str]:
@@ -140,7 +140,7 @@ def free_port() -> int:
 
 
 async def until_ready(client: aiohttp.ClientSession, url: str, process: asyncio.subprocess.Process, log: Path) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while True:
             assert process.returncode is None, f"the gateway ended; see {log}"
             try:

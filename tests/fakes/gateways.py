@@ -24,6 +24,8 @@ from tracker.ledger import SqlLedger
 from tracker.types import Key, Scope
 
 Json = dict[str, Any]
+PATIENCE_S = 60.0
+"""For whatever a busy machine takes its time for; nothing that goes well waits for it."""
 FAST = {"HONE_POLL_INTERVAL_S": "0.05", "HONE_SWEEP_INTERVAL_S": "0.05"}
 
 
@@ -40,7 +42,8 @@ class RunningGateway:
         """A client with a new key; closed by whoever asked."""
         key, digest = mint()
         await self.ledger.add_key(Key(key_id=f"k-{digest[:16]}", digest=digest, tenant=tenant, scopes=scopes))
-        return httpx.AsyncClient(base_url=self.url, headers={"Authorization": f"Bearer {key}"})
+        headers = {"Authorization": f"Bearer {key}"}
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=PATIENCE_S)
 
     async def open(self, **fields: Any) -> Json:
         response = await self.admin.post("/v1/episodes", json={"task": "t", **fields})
@@ -57,7 +60,7 @@ class RunningGateway:
 
     async def until(self, path: str, **fields: Any) -> Json:
         """Wait until the answer has these fields."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 answer = (await self.admin.get(path)).json()
                 if all(answer.get(name) == value for name, value in fields.items()):
@@ -96,7 +99,7 @@ async def running_gateway(
     server = uvicorn.Server(uvicorn.Config(create_app(settings), lifespan="on", log_config=None, ws="none"))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while not server.started and not task.done():
                 await asyncio.sleep(0.01)
         url = f"http://127.0.0.1:{port}"
@@ -104,7 +107,7 @@ async def running_gateway(
         authorization = {"Authorization": f"Bearer {key}"}
         async with (
             open_ledger(settings.stores) as ledger,
-            httpx.AsyncClient(base_url=url, headers=authorization) as admin,
+            httpx.AsyncClient(base_url=url, headers=authorization, timeout=PATIENCE_S) as admin,
         ):
             await ledger.add_key(Key(key_id=f"k-all-{port}", digest=digest, scopes=tuple(Scope)))
             yield RunningGateway(url, settings, admin, ledger)

@@ -154,7 +154,7 @@ async def serving(app: Any) -> AsyncIterator[str]:
         await server.shutdown(sockets=[listener])
 
 
-async def until(predicate: Callable[[], Any], timeout_s: float = 5.0) -> None:
+async def until(predicate: Callable[[], Any], timeout_s: float = 30.0) -> None:
     """Wait until this holds."""
     async with asyncio.timeout(timeout_s):
         while not predicate():

@@ -125,10 +125,10 @@ async def test_thinking_words_and_parallel_tools(
 async def test_words_arrive_while_the_engine_still_speaks(door: RunningDoor, client: anthropic.AsyncAnthropic) -> None:
     door.engine.script(Script(choices=(Answer(ids=(5, 6, 99)),), hang_after=2))
     async with client.messages.stream(model="claude", max_tokens=9, messages=HI) as stream:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert await anext(aiter(stream.text_stream)) == "t5 "
         assert stream.current_message_snapshot.usage.input_tokens == 2
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await door.engine.calls[0].disconnected.wait()
 
 

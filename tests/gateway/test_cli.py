@@ -64,7 +64,7 @@ async def engine() -> AsyncIterator[ScriptedEngine]:
 
 
 async def until_ready(url: str, process: asyncio.subprocess.Process) -> None:
-    async with asyncio.timeout(30), httpx.AsyncClient(base_url=url) as client:
+    async with asyncio.timeout(180), httpx.AsyncClient(base_url=url, timeout=60) as client:
         while process.returncode is None:
             try:
                 if (await client.get("/health/ready")).status_code == 200:
@@ -100,7 +100,9 @@ async def test_a_gateway_starts_makes_keys_while_it_runs_and_stops_clean(
         assert status == 0
         made = json.loads(out)
         assert (made["tenant"], made["scopes"], "digest" in made) == ("acme", ["agent", "reward"], False)
-        async with httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {made['key']}"}) as client:
+        async with httpx.AsyncClient(
+            base_url=url, headers={"Authorization": f"Bearer {made['key']}"}, timeout=60
+        ) as client:
             opened = [(await client.post("/v1/episodes", json={"task": "t"})).json() for _ in range(4)]
             for episode in opened:
                 answer = await client.post(
@@ -111,14 +113,14 @@ async def test_a_gateway_starts_makes_keys_while_it_runs_and_stops_clean(
                 assert answer.status_code == 200
             assert (await client.get("/v1/episodes")).status_code == 403
             assert (await hone(env, "keys", "revoke", made["key_id"], "--tenant", "acme"))[0] == 0
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while (await client.get("/v1/episodes")).status_code != 401:
                     await asyncio.sleep(0.1)
         status, out, _ = await hone(env, "episodes", "--tenant", "acme")
         assert opened[0]["episode_id"] in out
     finally:
         process.send_signal(signal.SIGTERM)
-        await asyncio.wait_for(process.wait(), 30)
+        await asyncio.wait_for(process.wait(), 60)
         log.close()
     said = (tmp_path / "log").read_text()
     assert "Traceback" not in said
@@ -145,13 +147,13 @@ async def test_workers_end_with_their_parent_and_a_restart_keeps_everything(
                 await until_ready(url, process)
                 _, out, _ = await hone(env, "keys", "create", "--scope", "agent", "--scope", "read", "--json")
                 headers = {"Authorization": f"Bearer {json.loads(out)['key']}"}
-                async with httpx.AsyncClient(base_url=url, headers=headers) as client:
+                async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
                     assert len((await client.get("/v1/episodes")).json()["data"]) == number
                     assert (await client.post("/v1/episodes", json={"task": "t"})).status_code == 201
             finally:
                 process.send_signal(signal.SIGKILL if number == 0 else signal.SIGTERM)
-                await asyncio.wait_for(process.wait(), 30)
-            async with asyncio.timeout(30):
+                await asyncio.wait_for(process.wait(), 60)
+            async with asyncio.timeout(60):
                 while listens(port):
                     await asyncio.sleep(0.05)
     # Whoever started it ends it, and that one was killed.

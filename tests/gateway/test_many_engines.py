@@ -54,7 +54,7 @@ async def states(gateway: RunningGateway) -> dict[str, Json]:
 
 
 async def until_fit(gateway: RunningGateway, engine: ScriptedEngine, fitness: str) -> Json:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (state := (await states(gateway))[engine.url])["fitness"] != fitness:
             await asyncio.sleep(0.02)
     return state
@@ -80,7 +80,7 @@ async def test_episodes_that_begin_at_once_are_spread_too(tmp_path: Path, redis_
             engine.when(lambda _: True, Script(gate=gate))
         episodes = [await gateway.open() for _ in range(12)]
         calls = [asyncio.create_task(gateway.chat(episode)) for episode in episodes]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while sum(len(engine.calls) for engine in several) < len(calls):
                 await asyncio.sleep(0.01)
         gate.set()
@@ -102,13 +102,13 @@ async def test_a_busy_engine_gets_no_new_episodes(tmp_path: Path, redis_url: str
         for engine in (one, two):
             engine.script(Script(gate=gate))
         first = asyncio.create_task(gateway.chat(await gateway.open()))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not (one.calls or two.calls):
                 await asyncio.sleep(0.01)
         busy, free = (one, two) if one.calls else (two, one)
         free.script()
         second = asyncio.create_task(gateway.chat(await gateway.open()))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not free.calls:
                 await asyncio.sleep(0.01)
         gate.set()
@@ -237,7 +237,7 @@ async def test_an_engine_that_comes_back_without_proving_its_versions_gets_no_ca
         await until_fit(gateway, one, "down")
         async with ScriptedEngine(port=port) as back:
             back.serves_only = "base"
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while "does not serve it" not in (await states(gateway))[back.url]["detail"]:
                     await asyncio.sleep(0.02)
             for _ in range(4):

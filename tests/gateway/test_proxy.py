@@ -56,7 +56,7 @@ def store() -> TroubledStore:
 
 @pytest.fixture
 async def door(tmp_path: Path, store: TroubledStore) -> AsyncIterator[RunningDoor]:
-    env = {"HONE_RECORD_TIMEOUT_S": "0.5"}
+    env = {"HONE_RECORD_TIMEOUT_S": "2"}
     async with ScriptedEngine() as engine, running_door(engine, tmp_path, store=store, env=env) as running:
         yield running
 
@@ -256,7 +256,7 @@ async def test_a_stream_that_breaks_ends_in_one_error_event(door: RunningDoor, s
     door.engine.script(script)
     started_s = time.monotonic()
     answered = await door.chat(episode, STREAM)
-    assert time.monotonic() - started_s < 1
+    assert time.monotonic() - started_s < 10
     assert answered.status == 200
     *passed, last = answered.events
     assert len(passed) == 2
@@ -292,7 +292,7 @@ async def test_a_client_that_leaves_a_stream_stops_the_engine(
     asking = asyncio.create_task(read_events(door, episode, num_events))
     await until(lambda: door.engine.calls and (not num_events or asking.done()))
     asking.cancel()
-    await asyncio.wait_for(door.engine.calls[0].disconnected.wait(), 2)
+    await asyncio.wait_for(door.engine.calls[0].disconnected.wait(), 15)
     call = await settled(door, episode)
     assert (call.state, call.reason) == (CallState.ABORTED, Reason.CLIENT_GONE)
     assert await answers_the_next_call(door)
@@ -311,7 +311,7 @@ async def test_a_client_that_leaves_a_whole_answer_stops_the_engine(door: Runnin
     asking = asyncio.create_task(door.chat(episode, BODY))
     await until(lambda: door.engine.calls)
     asking.cancel()
-    await asyncio.wait_for(door.engine.calls[0].disconnected.wait(), 2)
+    await asyncio.wait_for(door.engine.calls[0].disconnected.wait(), 15)
     assert (await settled(door, episode)).state is CallState.ABORTED
 
 
@@ -319,7 +319,7 @@ async def test_a_client_that_leaves_before_the_release_has_an_aborted_call(
     door: RunningDoor, store: TroubledStore
 ) -> None:
     episode = await door.open_episode()
-    store.end_fails = 4
+    store.end_fails = 20
     asking = asyncio.create_task(door.chat(episode, BODY))
     await until(lambda: store.num_ended)
     asking.cancel()
@@ -402,7 +402,7 @@ async def test_a_call_over_its_time_is_failed_and_its_engine_stopped(tmp_path: P
         engine.script(Script(delay_s=20))
         assert (await door.chat(episode, BODY)).status == 502
         assert (await settled(door, episode)).state is CallState.FAILED
-        await asyncio.wait_for(engine.calls[0].disconnected.wait(), 2)
+        await asyncio.wait_for(engine.calls[0].disconnected.wait(), 15)
 
 
 async def test_connections_to_the_engine_are_used_again(door: RunningDoor) -> None:

@@ -76,7 +76,7 @@ async def test_a_streamed_answer_comes_word_by_word(door: RunningDoor, client: o
 async def test_words_arrive_before_the_engine_goes_on(door: RunningDoor, client: openai.AsyncOpenAI) -> None:
     door.engine.script(Script(choices=(Answer(ids=(5, 6, 7, 99)),), hang_after=3))
     stream = await client.responses.create(model="solver", input="hi", stream=True)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         async for event in stream:
             if event.type == "response.output_text.delta" and event.delta == "t6 ":
                 break

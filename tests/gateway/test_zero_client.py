@@ -128,7 +128,7 @@ async def test_an_sdk_that_tries_again_leaves_one_episode_in_which_one_attempt_c
 ) -> None:
     engine.script(Script(gate=asyncio.Event()), Script(status=503))
     client = openai.AsyncOpenAI(
-        base_url=f"{gateway.url}/v1", api_key=gateway.admin.headers["Authorization"][7:], timeout=0.5, max_retries=2
+        base_url=f"{gateway.url}/v1", api_key=gateway.admin.headers["Authorization"][7:], timeout=3, max_retries=2
     )
     async with client:
         episode, _ = await turn(client, [{"role": "user", "content": "find it"}])

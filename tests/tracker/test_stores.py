@@ -19,7 +19,7 @@ FAR_MS = 2**50
 
 
 async def until(predicate: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not await predicate():
             await asyncio.sleep(0.005)
 

@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -45,7 +46,7 @@ async def kept(one: Child) -> AsyncIterator[None]:
 
 
 async def until(holds: Callable[[], bool | Awaitable[bool]]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not holds():
             await asyncio.sleep(0.01)
 
@@ -88,13 +89,21 @@ async def test_what_a_killed_child_leaves_behind_is_ended_before_it_is_started_a
 async def test_a_start_that_takes_long_is_told_with_what_it_is_doing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("gateway.local.children.TELL_S", 0.05)
     said: list[str] = []
-    source = (
-        "import time\nprint('INFO [load.py:1] Loading weights', flush=True)\ntime.sleep(0.5)\nprint('up', flush=True)"
-    )
-    one = child(tmp_path, source + "\ntime.sleep(60)", said, tells_progress=True)
-    await one.start()
+    go = tmp_path / "go"
+    source = f"""
+import pathlib, time
+print("INFO [load.py:1] Loading weights", flush=True)
+while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)
+print("up", flush=True)
+time.sleep(60)
+"""
+    one = child(tmp_path, source, said, tells_progress=True)
+    starting = asyncio.create_task(one.start())
+    await until(lambda: any("Loading weights" in line for line in said))
+    go.touch()
+    await starting
     await one.stop()
-    assert any(line.startswith("worker is starting, 0 s so far") and "Loading weights" in line for line in said), said
+    assert all(re.match(r"worker is starting, \d+ s so far", line) for line in said), said
 
 
 async def test_a_child_that_is_never_ready_is_an_error(tmp_path: Path):
@@ -131,7 +140,7 @@ async def test_a_child_whose_work_is_done_is_left_alone(tmp_path: Path):
     said: list[str] = []
     one = child(tmp_path, "print('up')", said, may_finish=True)
     await one.start()
-    await asyncio.wait_for(one.keep(), 20)
+    await asyncio.wait_for(one.keep(), 60)
     assert said == []
     assert one.printed() == "up\n"
 
@@ -164,7 +173,7 @@ time.sleep(60)
     assert supervisor.stdout is not None
     with supervisor, supervisor.stdout:
         pid = int(supervisor.stdout.readline())
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while (
             b"time.sleep" not in Path(f"/proc/{pid}/cmdline").read_bytes()
             or b"deathwatch" in Path(f"/proc/{pid}/cmdline").read_bytes()

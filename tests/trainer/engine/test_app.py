@@ -52,10 +52,10 @@ def unload(url: str, name: str) -> httpx.Response:
 
 
 def is_idle(url: str) -> bool:
-    return httpx.get(url + "/load").json()["server_load"] == 0
+    return httpx.get(url + "/load", timeout=60).json()["server_load"] == 0
 
 
-def wait_for(predicate: Callable[[], bool], within_s: float = 10.0) -> None:
+def wait_for(predicate: Callable[[], bool], within_s: float = 60.0) -> None:
     deadline = time.monotonic() + within_s
     while not predicate():
         assert time.monotonic() < deadline, "waited too long"
