@@ -25,6 +25,7 @@ from gateway.local.up import up as run_up
 from gateway.routes.views import row_view
 from gateway.serve import serve
 from gateway.settings import GatewaySettings, LocalEngine, load
+from gateway.verify import Asked, verify_batches
 from tracker.errors import HoneError, SettingsError
 from tracker.settings import StoreSettings, load_stores
 from tracker.sql import downgrade, upgrade
@@ -155,6 +156,26 @@ def episodes(
         else:
             columns = ("episode_id", "run", "state", "status", "reward", "num_calls", "task")
             typer.echo("  ".join("-" if shown[name] is None else str(shown[name]) for name in columns))
+
+
+@app.command("verify")
+def verify_stored(
+    batch_id: Annotated[list[str] | None, typer.Argument(help="Batches; all of them where none is given.")] = None,
+    run: Annotated[str | None, typer.Option(help="Only batches of this run.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Only batches of this policy.")] = None,
+    tenant: Annotated[str, typer.Option(help="The tenant the run belongs to.")] = DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Check stored batches again: tokens, contexts and versions against the receipts. Exit status 1 if one fails."""
+    asked = Asked(batch_ids=tuple(batch_id or ()), run=run, policy=policy, tenant=tenant)
+    answer = asyncio.run(verify_batches(_stores(), asked))
+    if as_json:
+        _echo_json(answer.view())
+    else:
+        for line in answer.lines():
+            typer.echo(line)
+    if not answer.is_ok:
+        sys.exit(1)
 
 
 @keys.command("create")
