@@ -54,9 +54,10 @@ def refuse_if_full(connection: Connection, head: EpisodeHead, run: RunSettings, 
 
     The caller holds the lock of the run's row.
     """
-    if run.mode != "train" or num_free_places(connection, head) > _num_before(connection, head):
+    trained = _leased_policies(connection, now_ms) if run.mode == "train" else []
+    if not trained or num_free_places(connection, head) > _num_before(connection, head):
         return
-    for policy in _leased_policies(connection, now_ms):
+    for policy in trained:
         if head.policy not in (None, policy):
             continue
         groups = groups_in_flight(connection, policy, head.tenant, head.run)
