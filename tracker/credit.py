@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -41,6 +41,9 @@ from tracker.types import (
 MAX_REWARD: Final = 1e100
 """An effective reward beyond this counts as this, so that sums and squares of any finite rewards stay finite."""
 
+Part = tuple[str, str]
+"""(policy, role)."""
+PlaceT = TypeVar("PlaceT", str, Part)
 _NO_MEMBER: Final = (EpisodeStatus.INFRA_ERROR, EpisodeStatus.CANCELLED)
 
 
@@ -127,7 +130,7 @@ class _StepValues(Record, frozen=True):
     rewards: tuple[float, ...]
     own: dict[str, tuple[float, ...]]
     """By policy."""
-    roles: dict[str, tuple[float, ...]]
+    roles: dict[Part, tuple[float, ...]]
 
     @classmethod
     def of(cls, groups: Sequence[_ScoredGroup], credit: Credit) -> _StepValues:
@@ -175,14 +178,14 @@ class _ScoredGroup(Record, frozen=True):
                 gathered[item.policy][episode_id].append(item.own)
         return {policy: {key: mean(values) for key, values in at.items()} for policy, at in gathered.items()}
 
-    def by_role(self, credit: Credit) -> dict[str, dict[str, float]]:
-        """role -> episode_id -> mean return of the role's invocations, for episodes that have the role."""
-        gathered: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    def by_role(self, credit: Credit) -> dict[Part, dict[str, float]]:
+        """(policy, role) -> episode_id -> mean return of its invocations, for episodes that have the role."""
+        gathered: defaultdict[Part, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         for episode_id, items in self.invocations.items():
             for item in items:
                 value = _invocation_return(item, self.rewards[episode_id], credit)
-                gathered[item.role][episode_id].append(value)
-        return {role: {key: mean(values) for key, values in at.items()} for role, at in gathered.items()}
+                gathered[item.part][episode_id].append(value)
+        return {part: {key: mean(values) for key, values in at.items()} for part, at in gathered.items()}
 
 
 def _why_no_member(member: Member) -> str:
@@ -265,12 +268,12 @@ def _own_by_depth(returns: Mapping[str, Sequence[CallReturn]]) -> dict[tuple[str
 
 def _role_advantages(group: _ScoredGroup, step: _StepValues, credit: Credit) -> list[CallCredit]:
     """`R_u = own Σ r + episode R_e` of each invocation against the role's mean over episodes, times 1 / n(e, role)."""
-    compared = {role: baseline(credit, values, step.roles[role]) for role, values in group.by_role(credit).items()}
+    compared = {part: baseline(credit, values, step.roles[part]) for part, values in group.by_role(credit).items()}
     calls: list[CallCredit] = []
     for episode_id, items in group.invocations.items():
         for item in items:
             value = _invocation_return(item, group.rewards[episode_id], credit)
-            advantage = item.weight * compared[item.role].advantage(episode_id, value)
+            advantage = item.weight * compared[item.part].advantage(episode_id, value)
             calls += [CallCredit(episode_id=episode_id, call_id=key, advantage=advantage) for key in item.call_ids]
     return calls
 
@@ -279,10 +282,10 @@ def _invocation_return(invocation: Invocation, reward: float, credit: Credit) ->
     return credit.own * invocation.own + credit.episode * reward
 
 
-def _merged(groups: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str, tuple[float, ...]]:
-    """name -> the values of every episode that has one under this name, over all groups."""
-    merged: defaultdict[str, list[float]] = defaultdict(list)
+def _merged(groups: Iterable[Mapping[PlaceT, Mapping[str, float]]]) -> dict[PlaceT, tuple[float, ...]]:
+    """place -> the values of every episode that has one there, over all groups."""
+    merged: defaultdict[PlaceT, list[float]] = defaultdict(list)
     for group in groups:
-        for name, values in group.items():
-            merged[name].extend(values.values())
-    return {name: tuple(values) for name, values in merged.items()}
+        for place, values in group.items():
+            merged[place].extend(values.values())
+    return {place: tuple(values) for place, values in merged.items()}

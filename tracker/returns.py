@@ -57,12 +57,18 @@ class Invocation(Record, frozen=True):
     """What one role did from its root down: its calls, and the sum of their rewards."""
 
     root: str
+    policy: str
     role: str
     call_ids: tuple[str, ...]
     """Trained calls only."""
     own: float
     weight: float
-    """1 / the number of invocations of the role in the episode."""
+    """1 / the number of invocations of the role in the episode, those of the same policy."""
+
+    @property
+    def part(self) -> tuple[str, str]:
+        """What it is compared with: the same role of the same policy. A role may be played by several policies."""
+        return self.policy, self.role
 
 
 def call_returns(
@@ -104,18 +110,19 @@ def call_returns(
 def invocations_of(returns: Sequence[CallReturn], rewards: Mapping[str, float]) -> tuple[Invocation, ...]:
     """Group the calls of an episode by invocation; each call is in exactly one."""
     calls: dict[str, list[CallReturn]] = {}
-    roles: dict[str, str] = {}
+    parts: dict[str, tuple[str, str]] = {}
     for item in returns:
         calls.setdefault(item.invocation, []).append(item)
-        roles[item.invocation] = item.role
-    numbers = Counter(roles.values())
+        parts[item.invocation] = item.policy, item.role
+    numbers = Counter(parts.values())
     return tuple(
         Invocation(
             root=root,
-            role=roles[root],
+            policy=parts[root][0],
+            role=parts[root][1],
             call_ids=tuple(item.call_id for item in members if item.trained),
             own=math.fsum(rewards.get(item.call_id, 0.0) for item in members),
-            weight=1.0 / numbers[roles[root]],
+            weight=1.0 / numbers[parts[root]],
         )
         for root, members in calls.items()
     )

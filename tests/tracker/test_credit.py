@@ -399,6 +399,22 @@ def test_a_policy_s_deviation_in_a_batch_spans_its_own_calls():
     assert advantages(first)["a-c"] == pytest.approx(4.5 / (deviation([9.0, 0.0, 5.0, 5.0]) + EPSILON))
 
 
+def test_a_role_that_two_policies_play_is_compared_within_each_of_them():
+    def trio(name: str, checker: float, judge: float) -> EpisodeOutcome:
+        main = call(f"{name}-s", 0, [1], [2], episode_id=name, policy="solver")
+        others = [
+            call(f"{name}-{policy[0]}", at, [6 + at], [8], episode_id=name, policy=policy, role="subagent")
+            for at, policy in enumerate(("checker", "judge"), 1)
+        ]
+        return outcome(name, 0.0, (main, *others), rewards={f"{name}-c": checker, f"{name}-j": judge})
+
+    run = msgspec.structs.replace(run_with(), roles_as_policies=True)
+    credit = group_credit([trio("a", 1.0, 10.0), trio("b", 0.0, 20.0)], run)
+    assert advantages(credit) == pytest.approx(
+        {"a-s": 0.0, "b-s": 0.0, "a-c": 0.5, "b-c": -0.5, "a-j": -5.0, "b-j": 5.0}
+    )
+
+
 # families
 
 
