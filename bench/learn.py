@@ -12,7 +12,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -49,20 +49,13 @@ def ensure(name: str, module: str, arguments: Sequence[object]) -> dict[str, Any
     return json.loads(kept.read_text()) if kept.exists() else None
 
 
-def play(wanted: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
-    """All runs, one after the other; stock TRL, with what ours has used, goes beside the runs that follow."""
-    ours: list[dict[str, Any]] = []
-    stock: dict[int, Future[dict[str, Any] | None]] = {}
-    with ThreadPoolExecutor(1) as beside:
-        for task, seed in wanted:
-            run = ensure(f"{task}-{seed}", "bench.learning.ours", (task, seed))
-            if run is None:
-                continue
-            ours.append(run)
-            if task == COMPARED:
-                budget = (seed, run["episodes"], run["sampled_tokens"])
-                stock[seed] = beside.submit(ensure, f"{task}-{seed}-stock", "bench.learning.stock", budget)
-    return [row_of(run, stock[run["seed"]].result() if run["task"] == COMPARED else None) for run in ours]
+def play(task: str, seed: int) -> dict[str, Any] | None:
+    """Our run, and on the compared task that of stock TRL with what ours has used."""
+    ours = ensure(f"{task}-{seed}", "bench.learning.ours", (task, seed))
+    if ours is None or task != COMPARED:
+        return ours and row_of(ours, None)
+    budget = (seed, ours["episodes"], ours["sampled_tokens"])
+    return row_of(ours, ensure(f"{task}-{seed}-stock", "bench.learning.stock", budget))
 
 
 def table(rows: Sequence[dict[str, Any]], summary: Sequence[dict[str, Any]]) -> str:
@@ -88,11 +81,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tasks", nargs="+", choices=list(LESSONS), default=list(LESSONS))
+    parser.add_argument(
+        "--at-once", type=int, default=1, help="runs beside each other; the seconds are then no measure"
+    )
     options = parser.parse_args()
     for folder in (RUNS, LOGS, RESULTS, IMAGES):
         folder.mkdir(parents=True, exist_ok=True)
     wanted = [(task, seed) for seed in range(options.seeds) for task in options.tasks]
-    played = play(wanted)
+    with ThreadPoolExecutor(options.at_once) as pool:
+        played = [row for row in pool.map(lambda one: play(*one), wanted) if row is not None]
     summary = [summary_of(task, [row for row in played if row["task"] == task]) for task in options.tasks]
     summary = [one for one in summary if one["seeds"]]
     rows = [{name: value for name, value in row.items() if not name.startswith("_")} for row in played]

@@ -18,18 +18,31 @@ from bench.learning.lessons import LESSONS, Lesson
 from gateway.client import Client
 from gateway.demo.driver import TRAIN_RUN
 from gateway.demo.report import Scores, solved
-from gateway.demo.show import Course, DemoSettings, Played, clean_env, free_port, play_course, prepare_folder
+from gateway.demo.show import (
+    KEPT,
+    MARKER,
+    Course,
+    DemoSettings,
+    Played,
+    clean_env,
+    free_port,
+    play_course,
+    prepare_folder,
+)
 from gateway.local.plan import plan_local
 from gateway.local.up import local_stack
 from tracker.types import Scope
 
 DATA = Path(".hone/learn/data").resolve()
+MODELS = DATA.parent / "models"
+"""The converted model, shared by all runs."""
 
 
 async def play(lesson: Lesson, seed: int) -> dict[str, Any]:
     """The whole way of one seed."""
     started = time.monotonic()
-    settings = DemoSettings(data_dir=DATA, seed=seed, steps=lesson.num_steps, held_out_times=lesson.times)
+    folder = data_folder(lesson.name, seed)
+    settings = DemoSettings(data_dir=folder, seed=seed, steps=lesson.num_steps, held_out_times=lesson.times)
     course = Course(
         program=lesson.program, held_out=lesson.held_out(seed, lesson.times), training=lesson.training(seed)
     )
@@ -40,6 +53,17 @@ async def play(lesson: Lesson, seed: int) -> dict[str, Any]:
         async with stack.client(Scope.ADMIN) as reader:
             tokens = await num_sampled_tokens(reader)
     return {"task": lesson.name, "seed": seed, "sampled_tokens": tokens} | told(played, time.monotonic() - started)
+
+
+def data_folder(task: str, seed: int) -> Path:
+    """A folder of its own, so that runs can go on beside each other; the model in it is that of all."""
+    folder = DATA / f"{task}-{seed}"
+    MODELS.mkdir(parents=True, exist_ok=True)
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        (folder / MARKER).touch()
+        (folder / KEPT).symlink_to(MODELS)
+    return folder
 
 
 async def num_sampled_tokens(reader: Client) -> int:

@@ -23,7 +23,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from bench.learning.agent import label_prompt
 from bench.learning.lessons import COMPARED, LESSONS, Label
-from bench.learning.ours import DATA
+from bench.learning.ours import DATA, MODELS
 from examples.lookup_agent import MAX_TOKENS
 from gateway.demo.driver import GROUP_SIZE, GROUPS_PER_STEP
 from gateway.demo.task import Turn
@@ -99,7 +99,7 @@ def turn(tokenizer: Any, ids: Sequence[int]) -> Turn:
 
 def train(seed: int, num_episodes: int, budget: Budget) -> tuple[Any, Any, float]:
     """The trained model, its tokenizer, and the seconds of training."""
-    folder = resolve_model(BUNDLED_NAME, DATA / "models")
+    folder = resolve_model(BUNDLED_NAME, MODELS)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     num_steps = -(-num_episodes // BATCH)
@@ -120,7 +120,7 @@ def train(seed: int, num_episodes: int, budget: Budget) -> tuple[Any, Any, float
     trainer = GRPOTrainer(
         model=model,
         reward_funcs=reward,
-        args=config(seed, num_steps + SPARE_STEPS, str(DATA.parent / "stock")),
+        args=config(seed, num_steps + SPARE_STEPS, str(DATA / f"stock-{seed}")),
         train_dataset=Dataset.from_list(rows),
         processing_class=tokenizer,
         peft_config=LoraConfig(
