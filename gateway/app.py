@@ -27,7 +27,7 @@ from gateway.dialects.base import ErrorForm
 from gateway.dialects.messages.form import MessagesForm
 from gateway.dialects.openai_form import OpenAIForm
 from gateway.door import Door, normalise
-from gateway.routes import engines, episodes, groups, health, policies, rewards, runs
+from gateway.routes import engines, episodes, groups, health, parity, policies, rewards, runs
 from gateway.settings import GatewaySettings, load
 from gateway.startup import open_services
 from tracker.errors import BadRequest, HoneError, NotFound, TooLarge
@@ -90,7 +90,7 @@ def create_app(settings: GatewaySettings) -> ASGIApp:
         docs_url=None,
         redoc_url=None,
     )
-    for module in (runs, episodes, rewards, groups, policies, engines, health):
+    for module in (runs, episodes, rewards, groups, policies, parity, engines, health):
         api.include_router(module.router)
     api.add_exception_handler(HoneError, _on_error)
     api.add_exception_handler(HTTPException, _on_http_error)

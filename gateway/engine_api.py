@@ -32,6 +32,8 @@ class ModelCard(Record, frozen=True):
     id: str
     root: str | None = None
     parent: str | None = None
+    max_model_len: int | None = None
+    """The most tokens of prompt and answer."""
 
 
 class _ModelList(msgspec.Struct):
@@ -62,6 +64,11 @@ class _Answer(msgspec.Struct):
 
 class _Counted(msgspec.Struct):
     count: int
+    tokens: tuple[int, ...] = ()
+
+
+class _Worded(msgspec.Struct):
+    prompt: str
 
 
 class _Told(msgspec.Struct):
@@ -121,6 +128,25 @@ class EngineApi:
 
     async def count_tokens(self, url: str, body: Mapping[str, object]) -> int:
         """The number of tokens of a chat as the engine renders it; what it refuses is told with its own status."""
+        return (await self._tokenized(url, body)).count
+
+    async def tokenize(self, url: str, body: Mapping[str, object]) -> tuple[int, ...]:
+        """The ids of a chat (`messages`) or of a text (`prompt`); what it refuses is told with its own status."""
+        answer = await self._tokenized(url, body)
+        if len(answer.tokens) != answer.count:
+            raise UpstreamFailed(f"The engine at {url} counts tokens and does not say which they are.")
+        return answer.tokens
+
+    async def piece(self, url: str, model: str, token_id: int) -> str:
+        """The text of one id, for people."""
+        response = await self._send(url, "POST", "/detokenize", {"model": model, "tokens": [token_id]})
+        _refuse_failure(url, response)
+        try:
+            return msgspec.json.decode(response.content, type=_Worded).prompt
+        except msgspec.MsgspecError as error:
+            raise UpstreamFailed(f"The engine at {url} gave no text of a token: {error}") from error
+
+    async def _tokenized(self, url: str, body: Mapping[str, object]) -> _Counted:
         response = await self._send(url, "POST", "/tokenize", body)
         if response.status_code in NOT_SERVED:
             raise UpstreamFailed("The engine counts no tokens: it has no /tokenize.", status=404, code="not_served")
@@ -128,7 +154,7 @@ class EngineApi:
             raise UpstreamFailed(_words_of(response), status=response.status_code)
         _refuse_failure(url, response)
         try:
-            return msgspec.json.decode(response.content, type=_Counted).count
+            return msgspec.json.decode(response.content, type=_Counted)
         except msgspec.MsgspecError as error:
             raise UpstreamFailed(f"The engine at {url} answered no count of tokens: {error}") from error
 

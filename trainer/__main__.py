@@ -22,6 +22,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tracker.clock import SystemClock
 from tracker.errors import HoneError, SettingsError
+from trainer.agreement import Agreement
+from trainer.base_digest import Hashing
 from trainer.config import TrainerSettings, load
 from trainer.feed import Feed
 from trainer.grpo import PolicyTrainer
@@ -53,13 +55,14 @@ def train(settings: TrainerSettings, stop: Stop) -> None:
     try:
         if feed.acquire():
             feed.check_runs()
-            Loop(settings, feed, stop, say).run(lambda loop: make_trainer(settings, loop))
+            agreement = Agreement(settings, feed.renew, say)
+            Loop(settings, feed, stop, say).run(lambda loop: make_trainer(settings, loop, agreement))
     finally:
         feed.close()
 
 
-def make_trainer(settings: TrainerSettings, loop: Loop) -> PolicyTrainer:
-    """Load the base model and put TRL's trainer around it."""
+def make_trainer(settings: TrainerSettings, loop: Loop, agreement: Agreement) -> PolicyTrainer:
+    """Load the base model, see that the engines serve the same, and put TRL's trainer around it."""
     device = settings.device if settings.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
     source = resolve_model(settings.policy.model, settings.stores.data_dir / "models")
     dtype = model_dtype(settings.dtype, device)
@@ -67,7 +70,11 @@ def make_trainer(settings: TrainerSettings, loop: Loop) -> PolicyTrainer:
     models: Any = AutoModelForCausalLM
     tokenizers: Any = AutoTokenizer
     model = models.from_pretrained(source, dtype=dtype).to(device)
-    return PolicyTrainer(settings, model, tokenizers.from_pretrained(source), loop.steps(), loop.commit)
+    tokenizer = tokenizers.from_pretrained(source)
+    agreement.check(model, tokenizer)
+    revision: str | None = getattr(model.config, "_commit_hash", None)
+    loop.facts = Hashing(source, revision, settings.work_dir / "base-digests.json").facts
+    return PolicyTrainer(settings, model, tokenizer, loop.steps(), loop.commit)
 
 
 def model_dtype(name: str, device: str) -> torch.dtype:

@@ -85,6 +85,10 @@ class TrainerSettings(Settings):
     gradient_checkpointing: bool = False
     max_lora_rank: int | None = Field(default=None, ge=1)
     """The largest rank the engines take; by default they are started for the policy's."""
+    parity: Literal["refuse", "warn", "off"] = "refuse"
+    """What becomes of a start at which an engine reads or scores otherwise than this trainer; `off` asks none."""
+    parity_depth: int | None = Field(default=None, ge=16)
+    """The longest prompt that is compared; by default 384 tokens on a CPU and 4096 on a GPU."""
     report_to: str = "none"
     """One of TRL's loggers: none, tensorboard, trackio, wandb."""
     seed: int = 0
@@ -187,6 +191,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--threads", type=int)
     add("--learning-rate", type=float)
     add("--token-budget", type=int)
+    add("--parity", choices=("refuse", "warn", "off"), help="if an engine is not like this trainer")
     add("--report-to", help="none, tensorboard, trackio or wandb")
     add("--seed", type=int)
     return parser

@@ -82,7 +82,7 @@ class Loop:
         self._say = say
         self._checkpoints = Checkpoints(settings.checkpoints_dir, settings.keep_checkpoints)
         self._publisher = Publisher(settings, feed, stop, say, transport)
-        self.facts: dict[str, Any] = {}
+        self.facts: Callable[[], dict[str, Any]] = dict
         """What every step's metrics say besides: what was trained on."""
         self._start = Start(feed.policy())
         self._trainer: PolicyTrainer | None = None
@@ -132,7 +132,7 @@ class Loop:
     def commit(self, step: Step, report: Report) -> bool:
         """The optimiser has stepped: checkpoint, publish, mark. False ends the training."""
         self._feed.renew()
-        metrics = step_metrics(step, report) | self.facts
+        metrics = step_metrics(step, report) | self.facts()
 
         def save(folder: Path) -> None:
             self._model().save_state(folder)

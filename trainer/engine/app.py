@@ -17,7 +17,15 @@ from typing import Any
 from tracker.errors import BadRequest, HoneError, NotFound, TooLarge, Unauthorized, Unavailable
 from trainer.engine.answers import usage
 from trainer.engine.config import EngineConfig
-from trainer.engine.protocol import ChatBody, CompletionBody, DetokenizeBody, LoadBody, UnloadBody, parse
+from trainer.engine.protocol import (
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    LoadBody,
+    UnloadBody,
+    parse,
+    parse_tokenize,
+)
 from trainer.engine.service import Answer, Service
 from trainer.engine.token_bodies import DerenderBody, GenerateTokensBody
 from trainer.engine.weights import load_model, load_tokenizer
@@ -172,7 +180,7 @@ async def _completion(service: Service, exchange: Exchange) -> None:
 
 
 async def _tokenize(service: Service, exchange: Exchange) -> None:
-    await _send_json(exchange.send, 200, service.tokenize(parse(exchange.body, ChatBody)))
+    await _send_json(exchange.send, 200, service.tokenize(parse_tokenize(exchange.body)))
 
 
 async def _detokenize(service: Service, exchange: Exchange) -> None:

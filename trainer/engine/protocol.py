@@ -92,6 +92,18 @@ class CompletionBody(GenerateBody, frozen=True, kw_only=True):
     best_of: int | None = None
 
 
+class TextBody(msgspec.Struct, frozen=True):
+    """`POST /tokenize` of a text; of a chat it is a `ChatBody`."""
+
+    prompt: str
+    model: str | None = None
+    add_special_tokens: bool | None = None
+
+
+class _Peek(msgspec.Struct, frozen=True):
+    prompt: Any = None
+
+
 class DetokenizeBody(msgspec.Struct, frozen=True):
     """`POST /detokenize`."""
 
@@ -156,6 +168,11 @@ def parse(body: bytes, kind: type[S]) -> S:
         raise BadRequest(f"the request body is no JSON: {error}") from error
     refuse_unserved(parsed)
     return parsed
+
+
+def parse_tokenize(body: bytes) -> ChatBody | TextBody:
+    """Parse the body of `POST /tokenize`: a text has a `prompt`, a chat has `messages`."""
+    return parse(body, TextBody if parse(body, _Peek).prompt is not None else ChatBody)
 
 
 def refuse_unserved(parsed: msgspec.Struct) -> None:

@@ -25,6 +25,7 @@ from trainer.engine.protocol import (
     CompletionBody,
     DetokenizeBody,
     GenerateBody,
+    TextBody,
     answer_length,
     num_top_logprobs,
     sampling_settings,
@@ -119,10 +120,13 @@ class Service:
             "stream_options": None if body.stream_options is None else msgspec.to_builtins(body.stream_options),
         }
 
-    def tokenize(self, body: ChatBody) -> dict[str, Any]:
-        """Return the ids of a chat, however long it is."""
+    def tokenize(self, body: ChatBody | TextBody) -> dict[str, Any]:
+        """Return the ids of a chat or of a text, however long it is."""
         self._version(body.model)
-        ids = render(self._tokenizer, body)
+        if isinstance(body, ChatBody):
+            ids = render(self._tokenizer, body)
+        else:
+            ids = encode(self._tokenizer, body.prompt, add_special_tokens=body.add_special_tokens is not False)
         return {"count": len(ids), "max_model_len": self._max_len, "tokens": ids, "token_strs": None}
 
     def detokenize(self, body: DetokenizeBody) -> dict[str, Any]:
