@@ -24,6 +24,7 @@ import httpx
 import openai
 
 MODEL = os.environ.get("AGENT_MODEL", "solver")
+TEMPERATURE = float(os.environ.get("AGENT_TEMPERATURE", "1"))
 MAX_TOKENS = 10
 """Of one answer. A call is 3 to 8 tokens, a price 2 or 3."""
 
@@ -46,7 +47,7 @@ def ask(client: openai.OpenAI, messages: list[dict[str, str]]) -> dict[str, Any]
         model=MODEL,
         messages=messages,  # type: ignore[arg-type]
         max_tokens=MAX_TOKENS,
-        temperature=1.0,
+        temperature=TEMPERATURE,
     )
     choice = answer.choices[0]
     return {"content": choice.message.content or "", "finish_reason": choice.finish_reason}

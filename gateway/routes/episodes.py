@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends
@@ -146,8 +148,15 @@ async def _policy_of(services: Services, body: EpisodeBody) -> str | None:
     if body.version is not None:
         if policy is None:
             raise NotFound("A version belongs to a policy: name it.", param="policy")
-        await services.versions.serving(policy.name, body.version)
+        await _check_there(services, policy.name, body.version)
     return None if policy is None else policy.name
+
+
+async def _check_there(services: Services, policy: str, version: int) -> None:
+    """A version that is asked for was published, if long ago, and its files are still there."""
+    serving = await services.versions.serving(policy, version)
+    if serving.path and not await asyncio.to_thread(Path(serving.path).is_dir):
+        raise NotFound(f"The files of version {version} of policy {policy} are gone: {serving.path}.", param="version")
 
 
 async def _active_versions(services: Services) -> dict[str, int]:
