@@ -26,7 +26,8 @@ GROUPS_PER_STEP: Final = 4
 MAX_OPEN_GROUPS: Final = 2 * GROUPS_PER_STEP
 """One step's worth being trained, one being played: more would only become stale."""
 SETTLED: Final = frozenset({"trained", "skipped"})
-STALL_S: Final = 300.0
+STALL_S: Final = 1200.0
+"""Long: a step is seconds here, but a machine that is shared by twenty others gives a twentieth."""
 POLL_S: Final = 1.0
 
 
