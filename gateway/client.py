@@ -66,6 +66,11 @@ class Client:
         body = {"episode_id": episode_id, "reward": value, "idempotency_key": idempotency_key}
         return await self._request("POST", "/v1/reward", body)
 
+    async def reward_call(self, call_id: str, value: float | None, *, idempotency_key: str) -> Json:
+        """Score one call: the id of its answer is its own."""
+        body = {"call_id": call_id, "reward": value, "idempotency_key": idempotency_key}
+        return await self._request("POST", "/v1/reward", body)
+
     async def finish(self, episode_id: str, status: str) -> Json:
         """End the episode without a score."""
         return await self._request("POST", f"/v1/episodes/{episode_id}/finish", {"status": status})

@@ -1,0 +1,44 @@
+"""Trains one policy on a mix of two families of tasks, two groups of `lookup` for each of `shout`:
+
+    hone up                                  # in one terminal
+    python examples/train_cocktail.py        # in another
+
+The agent is `small_tasks.py`. Tasks are played as they come, half of each family; the trainer's steps hold them in the
+proportions that the run asks for.
+"""
+
+import asyncio
+import itertools
+
+import openai
+from driving import Driver, arguments, driver, score, tasks_of, tell
+from small_tasks import MODEL, play, right_answer
+
+RUN = "cocktail"
+FAMILIES = {"lookup": 2, "shout": 1}
+
+
+async def attempt(driving: Driver, client: openai.AsyncOpenAI, task: str, episode_id: str) -> None:
+    """One episode: one answer, and its score."""
+    kind, _, word = task.partition("/")
+    value = score(await play(client, kind, word), right_answer(kind, word))
+    await driving.scorer.reward(episode_id, value, idempotency_key=episode_id)
+    driving.note(kind, value)
+
+
+async def main() -> None:
+    asked = arguments("Train one policy on two families of tasks.")
+    async with driver(asked, RUN, groups_per_step=sum(FAMILIES.values()), credit="batch", families=FAMILIES) as driving:
+        await driving.play(tasks_of(itertools.cycle(FAMILIES), asked.seed), attempt, {MODEL: asked.versions})
+        tell(driving.scores)
+        steps = [batch["metrics"] async for batch in driving.admin.batches() if batch["state"] == "trained"]
+        for metrics in reversed(steps):
+            shares = ", ".join(
+                f"{family} {share['groups']} groups, reward {share['reward_mean'] or 0:.2f}"
+                for family, share in metrics["families"].items()
+            )
+            print(f"step {metrics['step']}: {shares}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

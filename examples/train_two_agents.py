@@ -1,0 +1,46 @@
+"""Trains the two agents of `two_agents.py`, each as a policy of its own:
+
+    HONE_POLICIES="solver=smollm2,checker=smollm2" hone up        # in one terminal
+    python examples/train_two_agents.py                           # in another
+
+The solver is rewarded for its call, the checker for its verdict: an answer's id is what a reward aims at. The reward of
+the episode says whether both were right; it has weight 0 here, so that neither is blamed for the other.
+"""
+
+import asyncio
+import itertools
+
+import openai
+from driving import Driver, arguments, driver, num_published, score, tasks_of, tell
+from two_agents import CHECKER, SOLVER, play
+
+RUN = "two-agents"
+
+
+async def attempt(driving: Driver, client: openai.AsyncOpenAI, task: str, episode_id: str) -> None:
+    """One episode: both agents play, each is scored for its own call, then the episode as a whole."""
+    item = task.partition("/")[2]
+    told = await play(client, item)
+    is_right = told[SOLVER]["content"] == f"LOOKUP({item})"
+    scores = {
+        SOLVER: score(told[SOLVER], f"LOOKUP({item})"),
+        CHECKER: score(told[CHECKER], "yes" if is_right else "no"),
+    }
+    for agent, value in scores.items():
+        await driving.scorer.reward_call(told[agent]["id"], value, idempotency_key=told[agent]["id"])
+        driving.note(agent, value)
+    await driving.scorer.reward(episode_id, float(min(scores.values()) == 1.0), idempotency_key=episode_id)
+
+
+async def main() -> None:
+    asked = arguments("Train a solver and a checker at the same time.")
+    async with driver(asked, RUN, groups_per_step=2, credit={"own": 1, "episode": 0}) as driving:
+        tasks = tasks_of(itertools.repeat("lookup"), asked.seed)
+        await driving.play(tasks, attempt, {SOLVER: asked.versions, CHECKER: asked.versions})
+        tell(driving.scores)
+        for policy in await driving.admin.policies():
+            print(f"{policy['policy']}: {num_published(policy)} versions, {policy['active']} is live")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
