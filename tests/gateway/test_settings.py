@@ -104,6 +104,11 @@ def test_a_run_takes_a_bare_credit_and_its_defaults() -> None:
         ({"run": "a", "idle_s": float("nan")}, "idle_s"),
         ({"run": "a", "staleness": -1}, "staleness"),
         ({"run": "a", "truncated": "skip"}, "truncated"),
+        ({"run": "a", "families": {"maths/": 1}}, "families.maths/"),
+        ({"run": "a", "families": {"": 1}}, "families."),
+        ({"run": "a", "families": {"maths": 0}}, "families.maths"),
+        ({"run": "a", "families": {"maths": float("nan")}}, "families.maths"),
+        ({"run": "a", "families": {"maths": "much"}}, "families"),
     ],
 )
 def test_a_run_that_makes_no_sense_is_refused_by_field(fields: dict[str, object], param: str) -> None:
