@@ -115,7 +115,7 @@ async def one_load(scene: Scene) -> None:
 async def told_after_the_load(scene: Scene) -> None:
     before = (await policy(scene))["active"]
     folder, digest = write_adapter(scene)
-    await scene.engine.settings(load_delay_s=1.0)
+    await scene.engine.settings(load_delay_s=3.0)
     try:
         publishing = asyncio.create_task(publish(scene, folder, digest))
 

@@ -116,7 +116,7 @@ class Player:
     async def active(self) -> int:
         return next(int(item["active"]) for item in await self.reader.policies() if item["policy"] == POLICY)
 
-    async def until_version(self, version: int, timeout_s: float = 240) -> None:
+    async def until_version(self, version: int, timeout_s: float = 600) -> None:
         """Play until this version is live."""
         async with asyncio.timeout(timeout_s):
             while await self.active() < version:
@@ -133,12 +133,12 @@ async def player(stack: LocalStack) -> AsyncIterator[Player]:
         stack.client(Scope.AGENT) as starter,
         stack.client(Scope.REWARD) as scorer,
         stack.client(Scope.ADMIN) as reader,
-        httpx.AsyncClient(timeout=60) as http,
+        httpx.AsyncClient(timeout=120) as http,
     ):
         yield Player(stack, starter, scorer, reader, http)
 
 
-async def until(holds: Callable[[], Awaitable[bool]], timeout_s: float = 60, every_s: float = 0.02) -> None:
+async def until(holds: Callable[[], Awaitable[bool]], timeout_s: float = 180, every_s: float = 0.02) -> None:
     """Wait until this holds."""
     async with asyncio.timeout(timeout_s):
         while not await holds():

@@ -63,9 +63,9 @@ async def test_killing_each_process_in_turn_loses_nothing_unseen(tiny_model: Pat
             for name in ("gateway", "engine", "trainer", "redis"):
                 for moment in (is_in_episode, is_in_step):
                     version = await play.active()
-                    await until(functools.partial(moment, play), timeout_s=120)
+                    await until(functools.partial(moment, play), timeout_s=300)
                     await kill(stack, name)
-                    await until(functools.partial(has_passed, play, version), timeout_s=240)
+                    await until(functools.partial(has_passed, play, version), timeout_s=600)
         await everything_settles(play)
         await check_every_call(play)
         await check_every_group(play)
@@ -84,7 +84,7 @@ async def everything_settles(play: Player) -> None:
         groups = {group["state"] async for group in play.reader.groups(RUN)}
         return states == {"archived"} and "taken" not in groups
 
-    await until(is_settled, timeout_s=120)
+    await until(is_settled, timeout_s=300)
 
 
 async def check_every_call(play: Player) -> None:

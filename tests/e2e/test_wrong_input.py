@@ -217,7 +217,7 @@ async def running_gateway(folder: Path) -> AsyncIterator[Running]:
     ledger = SqlLedger(open_engine(url), SystemClock())
     keys = await ensure_keys(ledger, folder, SystemClock())
     await ledger.close()
-    async with ScriptedEngine() as engine, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+    async with ScriptedEngine() as engine, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
         env = {name: value for name, value in os.environ.items() if not name.startswith("HONE_")}
         env |= {"HONE_DATA_DIR": str(folder), "HONE_PORT": str(port), "HONE_ENGINES": engine.url}
         env |= {"HONE_POLICIES": "solver=base", "PYTHONPATH": str(Path(__file__).parents[2])}

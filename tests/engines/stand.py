@@ -109,7 +109,7 @@ class Stand:
 
     async def num_running(self) -> int:
         """Requests that the engine is busy with."""
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(timeout=60) as http:
             answer = await http.get(f"{self.url}/load", headers={"authorization": f"Bearer {self.key}"})
             return answer.json()["server_load"]
 

@@ -80,7 +80,7 @@ async def test_agents_that_know_nothing_are_grouped_rewarded_and_ended(
 ) -> None:
     env = {"HONE_REDIS_URL": redis_url, "HONE_EPISODE_FROM": "header:X-Session"}
     async with running_gateway(engine, tmp_path, env) as gateway:
-        run = {"run": "default", "idle_s": 1, "group_size": 8}
+        run = {"run": "default", "idle_s": 6, "group_size": 8}
         assert (await gateway.admin.post("/v1/runs", json=run)).is_success
         async with await gateway.client(Scope.AGENT) as agent:
             key = agent.headers["Authorization"].removeprefix("Bearer ")

@@ -29,7 +29,7 @@ def answer(url: str, model: str, **fields: Any) -> dict[str, Any]:
 
 
 def names(url: str) -> list[str]:
-    return [model["id"] for model in httpx.get(url + "/v1/models").json()["data"]]
+    return [model["id"] for model in httpx.get(url + "/v1/models", timeout=60).json()["data"]]
 
 
 def assert_served_by(choice: dict[str, Any], model_folder: Path, adapter: Path | None) -> None:
@@ -52,7 +52,7 @@ def test_versions_are_served_side_by_side_and_the_base_stays_as_it_was(
         assert load(url, "p@1", adapter_1).text == "Success: LoRA adapter 'p@1' added successfully."
         assert load(url, "p@2", adapter_2).status_code == 200
         assert names(url) == ["tiny", "p@1", "p@2"]
-        card = httpx.get(url + "/v1/models").json()["data"][1]
+        card = httpx.get(url + "/v1/models", timeout=60).json()["data"][1]
         assert (card["root"], card["parent"]) == (str(adapter_1), "tiny")
         for _ in range(2):
             assert answer(url, "tiny") == before

@@ -37,7 +37,7 @@ def process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 def test_a_signal_ends_the_process_while_it_generates(model_folder: Path) -> None:
     with process("--model", str(model_folder), "--served-model-name", "mine") as (running, url):
-        assert httpx.get(url + "/v1/models").json()["data"][0]["id"] == "mine"
+        assert httpx.get(url + "/v1/models", timeout=60).json()["data"][0]["id"] == "mine"
         statuses: list[int] = []
 
         def ask() -> None:
@@ -46,10 +46,10 @@ def test_a_signal_ends_the_process_while_it_generates(model_folder: Path) -> Non
 
         asking = threading.Thread(target=ask)
         asking.start()
-        while httpx.get(url + "/load").json()["server_load"] == 0:
+        while httpx.get(url + "/load", timeout=60).json()["server_load"] == 0:
             pass
         running.send_signal(signal.SIGTERM)
-        running.wait(5)
+        running.wait(60)
         asking.join()
         assert statuses == [503]
 
@@ -67,7 +67,7 @@ def test_the_bundled_model_is_converted_once_and_agrees_with_a_full_forward_in_b
     folder = Path(resolve_model("smollm2", tmp_path))
     written = (folder / "model.safetensors").stat().st_mtime_ns
     with process("--model", "smollm2", "--cache-dir", str(tmp_path), "--dtype", "bfloat16") as (_, url):
-        name = httpx.get(url + "/v1/models").json()["data"][0]["id"]
+        name = httpx.get(url + "/v1/models", timeout=60).json()["data"][0]["id"]
         asked = [{"role": "user", "content": "What is the capital of France?"}]
         said = chat(url, messages=asked, temperature=0, max_tokens=20)["choices"][0]["message"]["content"]
         assert "Paris" in said
