@@ -1,25 +1,25 @@
-"""Rows become merged sequences, sequences become log-probabilities of the rows' trained tokens.
+"""Merged rows: what runs where a model's layers cannot be walked as a tree.
 
-A row whose input ids begin another row's shares that row's sequence: its hidden states are the same numbers. The
-rule: merging, tiling and cutting into micro-batches change neither log-probabilities nor gradients of any row. Only
-hidden states of trained positions reach the model's head, as (hidden, target) pairs, because two rows may ask the same
-position for different targets. Sequences are padded on the right: under causal attention no real token sees the
-padding, so no mask is passed. Which loss is taken of the result is left to `grpo.py`.
+A row whose input ids begin another row's shares that row's sequence: its hidden states are the same numbers. Sequences
+of similar length run as one rectangle, through the model's own attention. The rule: merging, tiling and cutting into
+micro-batches change neither log-probabilities nor gradients of any row. What else can be shared is left to `trie.py`.
 
-Axes: B rows, N trained tokens of all rows (row after row), S sequences of a tile, L its length, V vocabulary.
+Axes: S sequences of a tile, L its length.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tracker.errors import CorruptRecord
 from tracker.samples import Row
+from trainer.scoring import Inputs
+from trainer.trie import input_ids
 
 PADDING_SHARE: Final = 0.1
 """A tile takes a shorter sequence as long as at most this share of it is padding."""
@@ -51,22 +51,20 @@ class Tile:
         """Padding counts: it is computed too."""
         return len(self.branches) * self.length
 
+    @property
+    def row_numbers(self) -> tuple[int, ...]:
+        return tuple(number for branch in self.branches for number in branch.rows)
 
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """What the model says of the trained tokens."""
-
-    logps_N: Tensor
-    entropies_N: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class _TileTensors:
-    ids_SL: Tensor
-    positions_N: Tensor
-    """Of each trained token of the tile: where its hidden state stands in the flattened rectangle."""
-    targets_N: Tensor
-    temperatures_N: Tensor
+    def inputs(self, rows: Sequence[Row], device: torch.device) -> Inputs:
+        """Padded on the right: under causal layers no real token sees the padding, so no mask is passed."""
+        ids_SL = torch.zeros(len(self.branches), self.length, dtype=torch.long)
+        places: list[Tensor] = []
+        for place, branch in enumerate(self.branches):
+            ids_SL[place, : len(branch.input_ids)] = torch.tensor(branch.input_ids)
+            for number in branch.rows:
+                start = place * self.length + len(rows[number].prompt_ids) - 1
+                places.append(torch.arange(start, start + len(rows[number].sampled_ids)))
+        return Inputs({"input_ids": ids_SL.to(device)}, torch.cat(places).to(device))
 
 
 def merge_rows(rows: Sequence[Row]) -> tuple[Branch, ...]:
@@ -74,7 +72,7 @@ def merge_rows(rows: Sequence[Row]) -> tuple[Branch, ...]:
 
     Sorted, everything that begins with a row's ids stands right behind it, so one pass from the end finds its sequence.
     """
-    ids = [_input_ids(row) for row in rows]
+    ids = [input_ids(row) for row in rows]
     merged: list[tuple[tuple[int, ...], list[int]]] = []
     for number in sorted(range(len(rows)), key=ids.__getitem__, reverse=True):
         if merged and merged[-1][0][: len(ids[number])] == ids[number]:
@@ -92,7 +90,7 @@ def check_contexts(rows: Sequence[Row], branches: Sequence[Branch]) -> None:
         raise CorruptRecord("A row was lost or doubled when rows were merged; nothing is trained.")
     for branch in branches:
         for number in branch.rows:
-            expected = _input_ids(rows[number])
+            expected = input_ids(rows[number])
             if branch.input_ids[: len(expected)] != expected:
                 raise CorruptRecord(f"Call {rows[number].call_id} would be trained under another context than it had.")
 
@@ -130,79 +128,3 @@ def cut(tiles: Sequence[Tile], budget: int) -> tuple[tuple[Tile, ...], ...]:
             batches.append([tile])
             used = tile.num_tokens
     return tuple(tuple(batch) for batch in batches)
-
-
-def slots_of(tiles: Sequence[Tile], rows: Sequence[Row]) -> Tensor:
-    """For each trained token of these tiles, in the order `score` gives them, its place among all N."""
-    starts = [0]
-    for row in rows:
-        starts.append(starts[-1] + len(row.sampled_ids))
-    numbers = [number for tile in tiles for number in _rows_in(tile)]
-    return torch.cat([torch.arange(starts[number], starts[number + 1]) for number in numbers])
-
-
-def score(model: nn.Module, head: nn.Module, tiles: Sequence[Tile], rows: Sequence[Row], grad_entropy: bool) -> Scores:
-    """Log-probability and entropy of every trained token of these tiles, at its row's temperature.
-
-    `head` is the model's output embedding, inside `model`. Without `grad_entropy`, entropies carry no gradient.
-    """
-    device = next(head.parameters()).device
-    parts = [_score_tile(model, head, _tensors(tile, rows, device), grad_entropy) for tile in tiles]
-    return Scores(torch.cat([part.logps_N for part in parts]), torch.cat([part.entropies_N for part in parts]))
-
-
-def tempered_logits(model: nn.Module, head: nn.Module, tile: Tile, rows: Sequence[Row]) -> Tensor:
-    """The (N, V) logits of a tile's trained positions divided by the temperature of their rows, at least in fp32."""
-    return _logits(model, head, _tensors(tile, rows, next(head.parameters()).device))
-
-
-def _score_tile(model: nn.Module, head: nn.Module, tensors: _TileTensors, grad_entropy: bool) -> Scores:
-    logits_NV = _logits(model, head, tensors)
-    logps_N = -nn.functional.cross_entropy(logits_NV, tensors.targets_N, reduction="none")
-    with torch.set_grad_enabled(grad_entropy and torch.is_grad_enabled()):
-        distribution_NV = torch.log_softmax(logits_NV, dim=-1)
-        entropies_N = -(distribution_NV.exp() * distribution_NV).sum(dim=-1)
-    return Scores(logps_N, entropies_N)
-
-
-def _logits(model: nn.Module, head: nn.Module, tensors: _TileTensors) -> Tensor:
-    def gather(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Tensor]:
-        hidden: Tensor = inputs[0]
-        return (hidden.flatten(0, 1).index_select(0, tensors.positions_N),)
-
-    # The model's own forward runs, so that what it does behind its head (soft caps, scales) and hooks around it hold.
-    handle = head.register_forward_pre_hook(gather)
-    try:
-        logits_NV: Tensor = model(input_ids=tensors.ids_SL, use_cache=False).logits
-    finally:
-        handle.remove()
-    exact = torch.promote_types(logits_NV.dtype, torch.float32)
-    return logits_NV.to(exact) / tensors.temperatures_N.to(exact).unsqueeze(1)
-
-
-def _tensors(tile: Tile, rows: Sequence[Row], device: torch.device) -> _TileTensors:
-    length = tile.length
-    ids_SL = torch.zeros(len(tile.branches), length, dtype=torch.long)
-    positions: list[Tensor] = []
-    for place, branch in enumerate(tile.branches):
-        ids_SL[place, : len(branch.input_ids)] = torch.tensor(branch.input_ids)
-        for number in branch.rows:
-            start = place * length + len(rows[number].prompt_ids) - 1
-            positions.append(torch.arange(start, start + len(rows[number].sampled_ids)))
-    members = [rows[number] for number in _rows_in(tile)]
-    targets = [token for row in members for token in row.sampled_ids]
-    temperatures = [row.temperature for row in members for _ in row.sampled_ids]
-    return _TileTensors(
-        ids_SL=ids_SL.to(device),
-        positions_N=torch.cat(positions).to(device),
-        targets_N=torch.tensor(targets, device=device),
-        temperatures_N=torch.tensor(temperatures, dtype=torch.float64).to(device),
-    )
-
-
-def _rows_in(tile: Tile) -> list[int]:
-    return [number for branch in tile.branches for number in branch.rows]
-
-
-def _input_ids(row: Row) -> tuple[int, ...]:
-    return (row.prompt_ids + row.sampled_ids)[:-1]

@@ -33,11 +33,22 @@ from trl import GRPOConfig, GRPOTrainer
 from tracker.errors import SettingsError
 from tracker.samples import Row
 from tracker.timeline import num_distinct_tokens
-from trainer.branches import Scores, Tile, score, slots_of
 from trainer.config import TrainerSettings
-from trainer.micro_batches import Plan, carry_back, in_order, plan_rows
+from trainer.micro_batches import (
+    MicroBatch,
+    Plan,
+    carry_back,
+    in_order,
+    merged_size,
+    plan_tiles,
+    plan_trie,
+    slots_of,
+)
 from trainer.offpolicy import effective_share, gaps, off_policy_weights
+from trainer.scoring import Scores, output_embeddings, score
 from trainer.steps import Report, Step
+from trainer.trie import Sharing
+from trainer.walking import walk_as_tree
 from trainer.weights import row_weights
 
 LOG: Final = logging.getLogger("hone.trainer")
@@ -117,6 +128,9 @@ def trl_config(settings: TrainerSettings, output_dir: Path, device: str) -> GRPO
 class PolicyTrainer(GRPOTrainer):
     """TRL's trainer, fed with steps. `committed` is called after each optimiser step; False ends the training."""
 
+    sharing: Sharing = "trie"
+    """What of a step is run once; anything else than the trie is there to be compared with it."""
+
     def __init__(
         self,
         settings: TrainerSettings,
@@ -125,6 +139,9 @@ class PolicyTrainer(GRPOTrainer):
         steps: Iterable[Step],
         committed: Callable[[Step, Report], bool],
     ) -> None:
+        self._unwalkable = walk_as_tree(model)
+        if self._unwalkable:
+            LOG.warning("training on merged rows, not on the trie: %s", self._unwalkable)
         device = next(model.parameters()).device.type
         config = trl_config(settings, settings.work_dir / settings.policy.name, device)
         super().__init__(
@@ -146,8 +163,7 @@ class PolicyTrainer(GRPOTrainer):
         self._shape_BT: Tensor = torch.empty(0)
         self._budget = settings.token_budget
         self._lora: PeftModel = cast("PeftModel", self.model)
-        base = cast("PreTrainedModel", self._lora.get_base_model())
-        self._head: nn.Module = base.get_output_embeddings()
+        self._head = output_embeddings(self._lora.get_base_model())
         self.aux_loss_enabled = False
 
     # What TRL and transformers call.
@@ -205,7 +221,7 @@ class PolicyTrainer(GRPOTrainer):
         """Out of memory: again from the start at half the token budget, which then stays."""
         while True:
             try:
-                return self._accumulate(model, step, plan_rows(step.rows, self._budget))
+                return self._accumulate(model, step, self.plan(step.rows))
             except torch.OutOfMemoryError:
                 if self._budget <= SMALLEST_BUDGET:
                     raise
@@ -218,25 +234,31 @@ class PolicyTrainer(GRPOTrainer):
         """Score all rows, take the loss once, carry its gradient through the model piece by piece."""
         whole = len(plan.micro_batches) == 1
         with torch.set_grad_enabled(whole):
-            pieces = [self._score(model, plan, tiles) for tiles in plan.micro_batches]
+            pieces = [self._score(model, plan, micro_batch) for micro_batch in plan.micro_batches]
         scores = in_order(pieces, plan)
         reference_N = self._reference(model, plan) if self.beta else None
         leaves = Scores(scores.logps_N.detach().requires_grad_(), scores.entropies_N.detach().requires_grad_())
         loss = self._loss(step, leaves, reference_N)
         loss.backward()
-        for tiles in plan.micro_batches:
-            again = pieces[0] if whole else self._score(model, plan, tiles)
-            carry_back(again, leaves, slots_of(tiles, plan.rows).to(again.logps_N.device))
+        for micro_batch in plan.micro_batches:
+            again = pieces[0] if whole else self._score(model, plan, micro_batch)
+            carry_back(again, leaves, slots_of(micro_batch, plan.rows).to(again.logps_N.device))
         return loss.detach(), self._report(step, plan, leaves, loss.detach())
 
-    def _score(self, model: nn.Module, plan: Plan, tiles: Sequence[Tile]) -> Scores:
+    def plan(self, rows: tuple[Row, ...]) -> Plan:
+        """How these rows run through this model, within the token budget."""
+        if self._unwalkable:
+            return plan_tiles(rows, self._budget)
+        return plan_trie(rows, self._budget, self.sharing)
+
+    def _score(self, model: nn.Module, plan: Plan, micro_batch: MicroBatch) -> Scores:
         with self.accelerator.autocast():
-            return score(model, self._head, tiles, plan.rows, self._entropy_bonus_enabled)
+            return score(model, self._head, micro_batch, plan.rows)
 
     def _reference(self, model: nn.Module, plan: Plan) -> Tensor:
         """Log-probabilities of the base model."""
         with torch.no_grad(), self._lora.disable_adapter():
-            return in_order([self._score(model, plan, tiles) for tiles in plan.micro_batches], plan).logps_N
+            return in_order([self._score(model, plan, one) for one in plan.micro_batches], plan).logps_N
 
     def _loss(self, step: Step, leaves: Scores, reference_N: Tensor | None) -> Tensor:
         inputs = self._loss_inputs(step, leaves.logps_N.detach())
@@ -291,6 +313,7 @@ class PolicyTrainer(GRPOTrainer):
         mu_N = _engine_logps(step.rows, ours_N)
         no_lag, by_version = gaps(step, ours_N, mu_N)
         kl = self._metrics["train"].get("kl")
+        num_branches, num_merged_tokens = merged_size(plan.rows)
         return Report(
             loss=float(loss),
             grad_norm=norm,
@@ -298,9 +321,10 @@ class PolicyTrainer(GRPOTrainer):
             kl=kl[-1] if self.beta and kl else None,
             ess=effective_share(ours_N, mu_N),
             num_raw_tokens=sum(len(row.prompt_ids) + len(row.sampled_ids) for row in plan.rows),
-            num_merged_tokens=plan.num_merged_tokens,
+            num_merged_tokens=num_merged_tokens,
+            num_run_tokens=plan.num_run_tokens,
             num_distinct_tokens=num_distinct_tokens(row.prompt_ids + row.sampled_ids for row in plan.rows),
-            num_branches=plan.num_branches,
+            num_branches=num_branches,
             num_micro_batches=len(plan.micro_batches),
             train_s=0.0,
             gap_at_no_lag=no_lag,

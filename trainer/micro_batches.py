@@ -1,8 +1,8 @@
-"""How the rows of a step run through the model: merged, tiled, cut into micro-batches, and put back in order.
+"""How the rows of a step run through the model: packed or tiled, cut into micro-batches, and put back in order.
 
 The rule: the loss is taken once, on leaves that hold the scores of all rows; each micro-batch then gets exactly the
-gradient that the loss left at its leaves, so where a step is cut changes nothing. What is computed of a tile is in
-`branches.py`, the loss in `grpo.py`.
+gradient that the loss left at its leaves, so where a step is cut changes nothing. What is computed of a pass is in
+`scoring.py`, the loss in `grpo.py`.
 
 Axes: N trained tokens of all rows.
 """
@@ -16,7 +16,41 @@ import torch
 from torch import Tensor
 
 from tracker.samples import Row
-from trainer.branches import Scores, Tile, check_contexts, cut, merge_rows, slots_of, tile_branches
+from trainer.attention import Layout
+from trainer.branches import check_contexts, cut, merge_rows, tile_branches
+from trainer.scoring import Inputs, Pass, Scores
+from trainer.trie import Pack, Sharing, input_ids, plan_packs, shared_prefixes, sorted_numbers, trained_places
+
+MicroBatch = tuple[Pass, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A pack of the trie as one forward pass."""
+
+    pack: Pack
+
+    @property
+    def num_tokens(self) -> int:
+        return self.pack.num_tokens
+
+    @property
+    def row_numbers(self) -> tuple[int, ...]:
+        return self.pack.rows
+
+    def inputs(self, rows: Sequence[Row], device: torch.device) -> Inputs:
+        pack = self.pack
+        places = [
+            place
+            for number, path in zip(pack.rows, pack.paths, strict=True)
+            for place in trained_places(path, rows[number])
+        ]
+        model = {
+            "input_ids": torch.tensor([pack.ids], device=device),
+            "position_ids": torch.tensor([pack.depths], device=device),
+            "layout": Layout.of(pack, device),
+        }
+        return Inputs(model, torch.tensor(places, device=device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +58,46 @@ class Plan:
     """How the rows of a step run through the model."""
 
     rows: tuple[Row, ...]
-    micro_batches: tuple[tuple[Tile, ...], ...]
-    num_branches: int
-    num_merged_tokens: int
+    micro_batches: tuple[MicroBatch, ...]
+
+    @property
+    def num_run_tokens(self) -> int:
+        """Tokens that are run, in all micro-batches together."""
+        return sum(one.num_tokens for micro_batch in self.micro_batches for one in micro_batch)
 
 
-def plan_rows(rows: tuple[Row, ...], budget: int) -> Plan:
-    """Merge, tile and cut the rows, having checked that each keeps its context."""
+def plan_trie(rows: tuple[Row, ...], budget: int, sharing: Sharing = "trie") -> Plan:
+    """Pack and cut the rows, each micro-batch one pass; checks that each row keeps its context."""
+    return Plan(rows, tuple((Packed(pack),) for pack in plan_packs(rows, budget, sharing)))
+
+
+def plan_tiles(rows: tuple[Row, ...], budget: int) -> Plan:
+    """Merge, tile and cut the rows; checks that each keeps its context."""
     branches = merge_rows(rows)
     check_contexts(rows, branches)
-    merged = sum(len(branch.input_ids) for branch in branches)
-    return Plan(rows, cut(tile_branches(branches, budget), budget), len(branches), merged)
+    return Plan(rows, cut(tile_branches(branches, budget), budget))
+
+
+def merged_size(rows: Sequence[Row]) -> tuple[int, int]:
+    """Number of branches and of their tokens: what these rows are as merged rows."""
+    sequences = [input_ids(row) for row in rows]
+    ordered = [sequences[number] for number in sorted_numbers(sequences)]
+    shared = shared_prefixes(ordered, "merged")
+    return shared.count(0), sum(map(len, ordered)) - sum(shared)
+
+
+def slots_of(micro_batch: MicroBatch, rows: Sequence[Row]) -> Tensor:
+    """For each trained token of a micro-batch, in the order in which they are scored, its place among all N."""
+    starts = [0]
+    for row in rows:
+        starts.append(starts[-1] + len(row.sampled_ids))
+    numbers = [number for one in micro_batch for number in one.row_numbers]
+    return torch.cat([torch.arange(starts[number], starts[number + 1]) for number in numbers])
 
 
 def in_order(pieces: Sequence[Scores], plan: Plan) -> Scores:
     """The scores of all micro-batches, brought into the order of the rows."""
-    slots = torch.cat([slots_of(tiles, plan.rows) for tiles in plan.micro_batches])
+    slots = torch.cat([slots_of(micro_batch, plan.rows) for micro_batch in plan.micro_batches])
     order = torch.argsort(slots).to(pieces[0].logps_N.device)
     return Scores(
         torch.cat([piece.logps_N for piece in pieces])[order],
@@ -49,11 +107,8 @@ def in_order(pieces: Sequence[Scores], plan: Plan) -> Scores:
 
 def carry_back(scores: Scores, leaves: Scores, slots_N: Tensor) -> None:
     """Give the model's outputs the gradients that the loss left at the leaves."""
-    outputs, gradients = [scores.logps_N], [_gradient(leaves.logps_N)[slots_N]]
-    if scores.entropies_N.requires_grad:
-        outputs.append(scores.entropies_N)
-        gradients.append(_gradient(leaves.entropies_N)[slots_N])
-    torch.autograd.backward(outputs, gradients)
+    gradients = [_gradient(leaf)[slots_N] for leaf in (leaves.logps_N, leaves.entropies_N)]
+    torch.autograd.backward([scores.logps_N, scores.entropies_N], gradients)
 
 
 def _gradient(leaf: Tensor) -> Tensor:

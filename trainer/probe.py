@@ -18,8 +18,8 @@ from torch import Tensor
 
 from tracker.samples import Row
 from tracker.types import ProbePoint
-from trainer.branches import Tile, merge_rows, tempered_logits
 from trainer.grpo import PolicyTrainer
+from trainer.scoring import logits_of
 
 MAX_ROWS: Final = 8
 MAX_POSITIONS: Final = 16
@@ -62,7 +62,7 @@ def _contexts(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 
 def _under_each(
-    trainer: PolicyTrainer, rows: Sequence[Row], previous: dict[str, Tensor] | None
+    trainer: PolicyTrainer, rows: tuple[Row, ...], previous: dict[str, Tensor] | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(N, V) log-probabilities of these rows' positions under this version, the base, and the version before."""
     with torch.no_grad():
@@ -79,12 +79,13 @@ def _under_each(
             trainer.load_adapter_weights(weights)
 
 
-def _logprobs(trainer: PolicyTrainer, rows: Sequence[Row]) -> Tensor:
+def _logprobs(trainer: PolicyTrainer, rows: tuple[Row, ...]) -> Tensor:
     parts: dict[int, Tensor] = {}
-    for branch in merge_rows(rows):
-        tile = Tile((branch,))
-        rows_logits = tempered_logits(trainer.lora, trainer.head, tile, rows)
-        lengths = [len(rows[number].sampled_ids) for number in branch.rows]
-        pieces = torch.split(torch.log_softmax(rows_logits, dim=-1), lengths)
-        parts |= dict(zip(branch.rows, pieces, strict=True))
+    for micro_batch in trainer.plan(rows).micro_batches:
+        for one in micro_batch:
+            logits = logits_of(trainer.lora, trainer.head, one, rows)
+            exact = torch.promote_types(logits.dtype, torch.float32)
+            lengths = [len(rows[number].sampled_ids) for number in one.row_numbers]
+            pieces = torch.split(torch.log_softmax(logits.to(exact), dim=-1), lengths)
+            parts |= dict(zip(one.row_numbers, pieces, strict=True))
     return torch.cat([parts[number] for number in range(len(rows))])

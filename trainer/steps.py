@@ -84,7 +84,11 @@ class Report:
     ess: float
     """Effective sample size of the off-policy weights as a share of the tokens, 1 where nothing is off-policy."""
     num_raw_tokens: int
+    """Prompt and sampled ids of all rows."""
     num_merged_tokens: int
+    """The same as merged rows: what is a whole prefix of another row counts once."""
+    num_run_tokens: int
+    """What went through the model: the distinct tokens, and what micro-batches share once in each of them."""
     num_distinct_tokens: int
     num_branches: int
     num_micro_batches: int
@@ -97,3 +101,8 @@ class Report:
     @property
     def merge_ratio(self) -> float:
         return self.num_raw_tokens / self.num_merged_tokens
+
+    @property
+    def trie_ratio(self) -> float:
+        """How many times fewer tokens were run than one row a call has."""
+        return self.num_raw_tokens / self.num_run_tokens

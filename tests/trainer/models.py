@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -37,9 +39,19 @@ def tiny_model(architecture: str = "llama", dtype: torch.dtype = torch.float64) 
         "bos_token_id": 0,
         "eos_token_id": 1,
     }
-    if architecture == "llama":
-        return _exact(LlamaForCausalLM(LlamaConfig(**shape))).to(dtype)
-    return _exact(Qwen2ForCausalLM(Qwen2Config(**shape))).to(dtype)
+    match architecture:
+        case "llama":
+            model: PreTrainedModel = LlamaForCausalLM(LlamaConfig(**shape))
+        case "qwen2":
+            model = Qwen2ForCausalLM(Qwen2Config(**shape))
+        case "sliding":
+            # One layer looks at everything, one at the last five tokens only.
+            windows = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
+            model = Qwen2ForCausalLM(Qwen2Config(**shape, **windows))
+        case _:
+            rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+            model = LlamaForCausalLM(LlamaConfig(**shape, rope_parameters=rope))
+    return _exact(model).to(dtype)
 
 
 def _exact(model: PreTrainedModel) -> PreTrainedModel:
@@ -113,8 +125,25 @@ def conversations(seed: int, *, episodes: int = 4, turns: int = 3) -> tuple[Row,
     return tuple(rows)
 
 
+@contextmanager
+def own_attention(model: Any) -> Generator[None]:
+    """The model as it came, in the block: with transformers' attention for rows instead of the trie's."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    given = base.config._attn_implementation
+    base.set_attn_implementation("sdpa")
+    try:
+        yield
+    finally:
+        base.set_attn_implementation(given)
+
+
 def plain_scores(model: nn.Module, rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor]:
     """One row a call, nothing shared: what everything else is compared with."""
+    with own_attention(model):
+        return _plain_scores(model, rows)
+
+
+def _plain_scores(model: nn.Module, rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor]:
     logps, entropies = [], []
     for one in rows:
         full = torch.tensor([one.prompt_ids + one.sampled_ids])

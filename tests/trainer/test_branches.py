@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from tests.trainer.models import conversations, plain_scores, row, tiny_model
 from tracker.errors import CorruptRecord
 from tracker.samples import Row
-from trainer.branches import Branch, check_contexts, cut, merge_rows, score, slots_of, tile_branches
+from trainer.branches import Branch, check_contexts, cut, merge_rows, tile_branches
+from trainer.micro_batches import merged_size, slots_of
+from trainer.scoring import score
 
 pytestmark = pytest.mark.slow
 
@@ -28,6 +30,7 @@ def test_every_row_keeps_its_context_in_exactly_one_branch(rows: list[Row]) -> N
 @given(some_rows)
 def test_no_branch_begins_another(rows: list[Row]) -> None:
     branches = [branch.input_ids for branch in merge_rows(rows)]
+    assert merged_size(rows) == (len(branches), sum(map(len, branches)))
     for one in branches:
         assert [other[: len(one)] == one for other in branches].count(True) == 1
 
@@ -70,7 +73,7 @@ def test_scores_and_gradients_equal_those_of_one_row_a_call(architecture: str, b
         (weights * expected_logps).sum() + (weights**2 * expected_entropies).sum(), list(model.parameters())
     )
 
-    scores = score(model, head, tiles, rows, grad_entropy=True)
+    scores = score(model, head, tiles, rows)
     slots = slots_of(tiles, rows)
     torch.testing.assert_close(scores.logps_N, expected_logps[slots], atol=1e-9, rtol=0)
     torch.testing.assert_close(scores.entropies_N, expected_entropies[slots], atol=1e-9, rtol=0)

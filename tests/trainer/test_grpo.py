@@ -1,4 +1,4 @@
-"""TRL's losses on merged branches equal TRL's losses on one row a call, however they are cut."""
+"""TRL's losses on the trie equal TRL's losses on one row a call, however they are cut."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 import torch
 from peft import LoraConfig
 from safetensors.torch import load_file
+from transformers import PreTrainedModel
 
 from tests.trainer.models import conversations, plain_scores, row, tiny_model, tiny_tokenizer
 from tests.trainer.settings import settings_for
@@ -18,9 +19,9 @@ from tracker.errors import SettingsError
 from tracker.samples import Row
 from tracker.settings import LoraSettings, PolicySettings
 from tracker.types import Batch
-from trainer.branches import Scores
 from trainer.config import LossSettings, Optimisation, TrainerSettings
 from trainer.grpo import PolicyTrainer, check_servable, lora_config
+from trainer.scoring import Scores
 from trainer.steps import Report, Step
 from trainer.weights import LOSSES
 
@@ -38,10 +39,11 @@ def trainer_for(
     settings: TrainerSettings,
     steps: Sequence[Step] = (),
     committed: Callable[[Step, Report], bool] = lambda _step, _report: True,
+    model: PreTrainedModel | None = None,
 ) -> PolicyTrainer:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trainer = PolicyTrainer(settings, tiny_model(), tiny_tokenizer(), steps, committed)
+        trainer = PolicyTrainer(settings, model or tiny_model(), tiny_tokenizer(), steps, committed)
     torch.manual_seed(1)
     for name, parameter in trainer.model.named_parameters():
         if "lora_B" in name:
@@ -69,17 +71,32 @@ def plain_gradients(trainer: PolicyTrainer, step: Step) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("loss", sorted(LOSSES))
 @pytest.mark.parametrize("extra", [{}, {"beta": 0.1, "entropy_coef": 0.01}, {"bypass": True}])
-def test_gradients_do_not_depend_on_merging_or_on_micro_batches(
+def test_gradients_do_not_depend_on_sharing_or_on_micro_batches(
     tmp_path: Path, loss: str, extra: dict[str, float | bool]
 ) -> None:
     trainer = trainer_for(settings_for(tmp_path, loss=LossSettings(**extra)))
     step = step_of(conversations(3), loss)
     expected = plain_gradients(trainer, step)
-    for budget in (1, 60, 10_000):
-        trainer._budget = budget
+    for budget, sharing in ((1, "trie"), (20, "trie"), (10_000, "trie"), (20, "merged"), (10_000, "calls")):
+        trainer._budget, trainer.sharing = budget, sharing
         trainer.training_step(trainer.model, {"step": step})
         assert trainer.done is not None
         assert (trainer.done[1].num_micro_batches == 1) == (budget == 10_000)
+        for found, wanted in zip(take_gradients(trainer), expected, strict=True):
+            torch.testing.assert_close(found, wanted, atol=1e-9, rtol=1e-7)
+
+
+def test_a_model_that_cannot_be_walked_runs_as_merged_rows_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = trainer_for(settings_for(tmp_path), model=tiny_model("longrope"))
+    assert "merged rows" in caplog.text
+    assert "positions depend on" in caplog.text
+    step = step_of(conversations(3))
+    expected = plain_gradients(trainer, step)
+    for budget in (20, 10_000):
+        trainer._budget = budget
+        trainer.training_step(trainer.model, {"step": step})
         for found, wanted in zip(take_gradients(trainer), expected, strict=True):
             torch.testing.assert_close(found, wanted, atol=1e-9, rtol=1e-7)
 
