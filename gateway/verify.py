@@ -19,6 +19,7 @@ from gateway.desk import open_ledger
 from tracker.adapters import read_adapters
 from tracker.errors import NotFound
 from tracker.ledger import SqlLedger
+from tracker.manifests import versions_named
 from tracker.settings import StoreSettings
 from tracker.shares import Shares, total
 from tracker.types import Batch, Record, Version
@@ -99,7 +100,6 @@ async def _finding(
     ledger: SqlLedger, batch: Batch, versions: Sequence[Version], reports: dict[str, dict[str, str]], adapters_dir: Path
 ) -> Finding:
     stored = await ledger.stored_batch(batch.batch_id)
-    used = {call.version for episode, _ in stored.episodes.values() for call in episode.calls}
     copies = {f"version {version.version}": digest for version, digest in _published(versions, batch.batch_id)}
     told = _told(stored.batch.metrics)
     if told is not None and told.manifest:
@@ -107,7 +107,7 @@ async def _finding(
     return verify(
         replace(
             stored,
-            adapters=read_adapters(versions, adapters_dir, used),
+            adapters=read_adapters(versions, adapters_dir, versions_named(stored.batch.manifest)),
             copies=copies | reports.get(batch.batch_id, {}),
         )
     )

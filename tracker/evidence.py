@@ -92,15 +92,6 @@ class Adapter(Record, frozen=True):
     """The digest of the file that lies in the data folder; `None` where it is not kept any more."""
 
 
-class Fed(Record, frozen=True):
-    """What a model is given for one row."""
-
-    context_ids: Sequence[int]
-    """Every id it reads along the row's path, up to the place that predicts the last trained token."""
-    target_ids: Sequence[int]
-    """The ids that are asked for at the last places of the path."""
-
-
 class Checked(Record, frozen=True):
     """How many trained tokens were found to be what the receipts say."""
 
@@ -117,11 +108,12 @@ def episode_faults(archived: Archived) -> Iterator[Fault]:
     if chain(map(receipt_digest, sealed)).hex() != archived.chain:
         whose = "calls" if archived.receipts is None else "receipts"
         yield Fault(what=f"its {whose} do not close to the chain it was sealed with", episode_id=name)
-    yield from _order_faults(archived, sealed)
-    receipts = {receipt.call_id: receipt for receipt in sealed}
     for call in archived.calls:
         if call.episode_id != name:
             yield Fault(what=f"it is a call of episode {call.episode_id}", episode_id=name, call_id=call.call_id)
+    yield from _order_faults(archived, sealed)
+    receipts = {receipt.call_id: receipt for receipt in sealed}
+    for call in archived.calls:
         if call.call_id in receipts:
             yield from call_faults(call, receipts[call.call_id], name)
 
@@ -206,22 +198,15 @@ def check_rows(
     return Checked(context=num_tokens, sampled=num_tokens)
 
 
-def check_fed(rows: Sequence[Row], fed: Sequence[Fed]) -> None:
-    """Refuse a plan unless it gives the model, for each row, exactly the row's context and asks for its ids.
+def check_context(row: Row, context_ids: Sequence[int]) -> None:
+    """Refuse to run a row unless the ids along its path, up to the last place that predicts, are exactly its own.
 
-    Raises `CorruptRecord` with the first place that differs. The rows themselves were checked by `check_rows`.
+    Raises `CorruptRecord` with the first place that differs. The row itself was checked by `check_rows`.
     """
-    if len(rows) != len(fed):
-        raise CorruptRecord(f"The step has {len(rows)} rows and the model would be fed {len(fed)}; nothing is trained.")
-    for row, given in zip(rows, fed, strict=True):
-        offset = first_difference((row.prompt_ids + row.sampled_ids)[:-1], given.context_ids)
-        if offset is not None:
-            what = "it would be trained under another context than it had"
-            _refuse([replace(_place_of(row), what=what, offset=offset)])
-        offset = first_difference(row.sampled_ids, given.target_ids)
-        if offset is not None:
-            what = "other ids would be trained than were sampled"
-            _refuse([replace(_place_of(row), what=what, offset=len(row.prompt_ids) + offset)])
+    offset = first_difference((row.prompt_ids + row.sampled_ids)[:-1], context_ids)
+    if offset is not None:
+        what = "it would be trained under another context than it had"
+        _refuse([replace(_place_of(row), what=what, offset=offset)])
 
 
 def first_difference(left: Sequence[int], right: Sequence[int]) -> int | None:

@@ -153,6 +153,15 @@ def stored_digest(stored: bytes) -> str | None:
         return None
 
 
+def versions_named(stored: bytes) -> frozenset[int]:
+    """The versions that a stored manifest names; none where there is none to be read."""
+    try:
+        named = decode_manifest(stored).versions
+    except CorruptRecord:
+        return frozenset()
+    return frozenset(int(version) for version in named if version.isdecimal())
+
+
 def first_change(before: Manifest, now: Manifest) -> str:
     """What of a batch is not as its manifest said before; empty where everything that is trained is the same.
 

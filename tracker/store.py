@@ -321,3 +321,14 @@ class Batches(Protocol):
         ...
 
     async def num_groups(self, states: Sequence[GroupState]) -> int: ...
+
+    async def list_batches(
+        self, policy: str | None = None, run: tuple[str, str] | None = None, batch_ids: Sequence[str] = ()
+    ) -> list[Batch]:
+        """Oldest first: all, or those of a policy, of a run (tenant, run), of these ids; `NotFound` names one that is
+        none."""
+        ...
+
+    async def skipped_groups(self, run: tuple[str, str]) -> dict[str, int]:
+        """reason -> groups of the run (tenant, run) that were not trained at all."""
+        ...

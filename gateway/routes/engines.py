@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from fastapi import APIRouter
 
 from gateway.answers import JsonResponse, plain
 from gateway.routes.access import PageOf, Reader, ServicesOf
+from gateway.routes.views import batch_view
 from tracker.errors import NotFound
 
 router = APIRouter(prefix="/v1", tags=["engines"])
@@ -24,7 +26,7 @@ async def list_engines(caller: Reader, services: ServicesOf) -> Any:
 
 @router.get("/batches")
 async def list_batches(caller: Reader, services: ServicesOf, page: PageOf, policy: str | None = None) -> Any:
-    """The newest training batches, of one policy or of all."""
+    """The newest training batches, of one policy or of all, and how much of each was proven before its step."""
     del caller
     names = [known.name for known in services.settings.stores.policies]
     if policy is not None and policy not in names:
@@ -35,4 +37,5 @@ async def list_batches(caller: Reader, services: ServicesOf, page: PageOf, polic
         for batch in await services.batches.last_batches(name, page.limit)
     ]
     batches.sort(key=lambda batch: batch.created_ms, reverse=True)
-    return JsonResponse({"data": plain(batches[: page.limit]), "next_cursor": None})
+    shown = await asyncio.to_thread(lambda: [batch_view(batch) for batch in batches[: page.limit]])
+    return JsonResponse({"data": shown, "next_cursor": None})

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
 
-from gateway.answers import JsonResponse
+from gateway.answers import JsonResponse, plain
 from gateway.routes.access import Admin, Reader, ServicesOf
 from gateway.routes.bodies import read_object
 from tracker.settings import parse_run
+from tracker.shares import shares_of, total
+from tracker.types import Batch
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -27,3 +30,22 @@ async def put_run(caller: Admin, services: ServicesOf, fields: Annotated[dict[st
 async def list_runs(caller: Reader, services: ServicesOf) -> Any:
     """Every run of the tenant."""
     return JsonResponse({"data": await services.ledger.list_runs(caller.tenant), "next_cursor": None})
+
+
+@router.get("/{run}")
+async def get_run(caller: Reader, services: ServicesOf, run: str) -> Any:
+    """One run: its settings, and for each policy what of it was trained and how much of that was proven."""
+    settings = await services.ledger.get_run(caller.tenant, run)
+    batches = await services.batches.list_batches(run=(caller.tenant, run))
+    trained = [batch for batch in batches if batch.state == "trained"]
+    training = await asyncio.to_thread(_training, trained)
+    skipped = await services.batches.skipped_groups((caller.tenant, run))
+    return JsonResponse({**plain(settings), "training": training, "skipped_groups": skipped})
+
+
+def _training(batches: list[Batch]) -> dict[str, Any]:
+    """policy -> the shares over its batches, as they were checked before each step."""
+    policies = dict.fromkeys(batch.policy for batch in batches)
+    return {
+        policy: total(shares_of(batch) for batch in batches if batch.policy == policy).view() for policy in policies
+    }

@@ -1,4 +1,4 @@
-"""What reading endpoints show of an episode, a group and a policy. Pure: records in, JSON values out."""
+"""What reading endpoints show of an episode, a group, a policy and a batch. Pure: records in, JSON values out."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import msgspec
 
 from gateway.answers import plain
 from gateway.story import Story
+from tracker.manifests import NO_MANIFEST, stored_digest
 from tracker.samples import Counts, counts, samples_of
+from tracker.shares import shares_of
 from tracker.timeline import Timeline, fold
-from tracker.types import Call, EpisodeRow, Group, Policy, Prompting, Version
+from tracker.types import Batch, Call, EpisodeRow, Group, Policy, Prompting, Version
 
 
 def row_view(row: EpisodeRow) -> dict[str, Any]:
@@ -112,6 +114,14 @@ def version_view(version: Version) -> dict[str, Any]:
     shown = plain(version)
     del shown["probe"]
     return shown
+
+
+def batch_view(batch: Batch) -> dict[str, Any]:
+    """A batch; its manifest is null where it is none that can be read."""
+    readable = batch if stored_digest(batch.manifest) else msgspec.structs.replace(batch, manifest=NO_MANIFEST)
+    checks = shares_of(batch).view()
+    del checks["batches"]
+    return {**plain(readable), "checks": checks}
 
 
 def _head_view(row: EpisodeRow) -> dict[str, Any]:

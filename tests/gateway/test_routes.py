@@ -283,6 +283,14 @@ async def test_a_run_freezes_at_its_first_episode(gateway: RunningGateway) -> No
     assert shown["r"]["credit"] == {"kind": "rloo", "std": True, "gamma": 1.0, "own": 1.0, "episode": 1.0}
 
 
+async def test_a_run_tells_its_settings_and_what_of_it_was_trained(gateway: RunningGateway) -> None:
+    await gateway.admin.post("/v1/runs", json={"run": "r", "group_size": 2})
+    shown = (await gateway.admin.get("/v1/runs/r")).json()
+    assert (shown["run"], shown["group_size"]) == ("r", 2)
+    assert (shown["training"], shown["skipped_groups"]) == ({}, {})
+    assert_is_error(await gateway.admin.get("/v1/runs/nothing"), 404)
+
+
 async def test_a_group_shows_its_members_with_provisional_advantages(gateway: RunningGateway) -> None:
     await gateway.admin.post("/v1/runs", json={"run": "r", "group_size": 3, "credit": {"kind": "group", "std": False}})
     rewards = [1, 0, None]
@@ -335,6 +343,7 @@ async def test_a_page_that_makes_no_sense_is_refused(gateway: RunningGateway) ->
 SCOPES = [
     ("POST", "/v1/runs", Scope.ADMIN),
     ("GET", "/v1/runs", Scope.READ),
+    ("GET", "/v1/runs/default", Scope.READ),
     ("POST", "/v1/episodes", Scope.AGENT),
     ("GET", "/v1/episodes", Scope.READ),
     ("GET", "/v1/episodes/x", Scope.READ),

@@ -14,10 +14,9 @@ from tracker.errors import CorruptRecord
 from tracker.evidence import (
     Adapter,
     Archived,
-    Fed,
     adapter_fault,
+    check_context,
     check_episode,
-    check_fed,
     check_rows,
     episode_faults,
 )
@@ -162,26 +161,21 @@ def test_a_version_must_be_the_adapter_that_tokens_were_sampled_with():
     ]
 
 
-def fed(one: Row) -> Fed:
-    return Fed(context_ids=(one.prompt_ids + one.sampled_ids)[:-1], target_ids=one.sampled_ids)
-
-
-def test_a_model_that_is_fed_each_rows_own_path_passes():
-    rows = rows_of(SEALED, RUN, "p")
-    check_fed(rows, [fed(one) for one in rows])
+def test_a_row_that_runs_along_its_own_ids_passes():
+    for one in rows_of(SEALED, RUN, "p"):
+        check_context(one, list(one.prompt_ids + one.sampled_ids)[:-1])
 
 
 @pytest.mark.parametrize(
-    ("given", "line"),
+    ("context", "offset"),
     [
-        (Fed(context_ids=[1, 50, 99, 98, 0, 51, 99, 98, 2, 52], target_ids=[52, 99]), "offset 8: .*another context"),
-        (Fed(context_ids=[1, 50, 99, 98, 0, 51, 99, 98, 1], target_ids=[52, 99]), "offset 9: .*another context"),
-        (Fed(context_ids=[1, 50, 99, 98, 0, 51, 99, 98, 1, 52], target_ids=[52, 98]), "offset 10: other ids"),
-        (Fed(context_ids=[1, 50, 99, 98, 0, 51, 99, 98, 1, 52], target_ids=[52]), "offset 10: other ids"),
+        ([1, 50, 99, 98, 0, 51, 99, 98, 2, 52], 8),
+        ([1, 50, 99, 98, 0, 51, 99, 98, 1], 9),
+        ([1, 50, 99, 98, 0, 51, 99, 98, 1, 52, 99], 10),
+        ([50, 99, 98, 0, 51, 99, 98, 1, 52], 0),
     ],
+    ids=["other", "shorter", "longer", "moved"],
 )
-def test_a_model_that_would_be_fed_anything_else_is_refused_with_the_offset(given: Fed, line: str):
-    with pytest.raises(CorruptRecord, match=f"episode e, call e-2, choice 0, {line}"):
-        check_fed([row()], [given])
-    with pytest.raises(CorruptRecord, match=r"1 rows .* fed 0"):
-        check_fed([row()], [])
+def test_a_row_that_would_run_along_any_others_is_refused_with_the_offset(context: list[int], offset: int):
+    with pytest.raises(CorruptRecord, match=f"episode e, call e-2, choice 0, offset {offset}: it would be trained"):
+        check_context(row(), context)
