@@ -63,7 +63,7 @@ def refusal(found: Sequence[Compared]) -> str:
         return ""
     one, check = differences[0]
     more = f" {len(differences) - 1} more differences were found." if len(differences) > 1 else ""
-    return f"The {check.what} of the engine at {one.engine} is not the trainer's: {check.detail}.{more}"
+    return f"The engine at {one.engine} differs from the trainer in its {check.what}: {check.detail}.{more}"
 
 
 def _away(state: EngineState) -> Compared:

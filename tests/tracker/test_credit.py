@@ -275,6 +275,39 @@ def test_call_and_episode_advantages_are_summed_with_the_run_s_weights():
     )
 
 
+def test_call_rewards_are_compared_by_every_kind_as_episode_rewards_are():
+    """Own returns 3, 0 and 0 of one call each; the episodes' rewards are equal."""
+    group = [outcome("a", 0.0, rewards={"a-0": 3.0}), outcome("b", 0.0), outcome("c", 0.0)]
+    found = {
+        kind: advantages(group_credit(group, run_with(kind=kind, std=std)))
+        for kind, std in (("group", True), ("rloo", False), ("batch", False), ("none", False))
+    }
+    std = deviation([3.0, 0.0, 0.0]) + EPSILON
+    assert std == pytest.approx(math.sqrt(3.0) + EPSILON)
+    assert found["group"] == found["batch"] == pytest.approx({"a-0": 2 / std, "b-0": -1 / std, "c-0": -1 / std})
+    assert found["rloo"] == pytest.approx({"a-0": 3.0, "b-0": -1.5, "c-0": -1.5})
+    assert found["none"] == pytest.approx({"a-0": 3.0, "b-0": 0.0, "c-0": 0.0})
+
+
+def test_at_a_fork_the_episode_s_advantage_is_discounted_as_the_mean_over_the_leaves_below():
+    fork = (
+        call("a-0", 0, [1], [2], episode_id="a"),
+        call("a-1", 1, [1, 2, 3], [4], episode_id="a"),
+        call("a-2", 2, [1, 2, 5], [6], episode_id="a"),
+        call("a-3", 3, [1, 2, 5, 6, 7], [8], episode_id="a"),
+    )
+    group = [outcome("a", 1.0, fork), outcome("b", 0.0)]
+    assert advantages(group_credit(group, run_with(gamma=0.5))) == pytest.approx(
+        {"a-0": 0.5 * (0.5 + 0.25) / 2, "a-1": 0.5, "a-2": 0.25, "a-3": 0.5, "b-0": -0.5}
+    )
+
+
+def test_call_rewards_that_differ_are_variance_though_the_episodes_are_equal():
+    group = [outcome("a", 1.0, rewards={"a-0": 1.0}), outcome("b", 1.0)]
+    assert group_credit(group, run_with()).skip is None
+    assert group_credit(group, run_with(own=0.0)).skip is SkipReason.NO_VARIANCE
+
+
 def test_call_rewards_of_an_unscored_episode_bend_no_baseline():
     group = [outcome("a", 1.0), outcome("b", 0.0), outcome("c", None, rewards={"c-0": 100.0})]
     assert advantages(group_credit(group, run_with())) == {"a-0": 0.5, "b-0": -0.5}
