@@ -34,7 +34,7 @@ def test_a_rehearsal_starts_the_engine_and_decodes_the_token_at_which_a_history_
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
     )
     assert run.returncode == 0, run.stderr
     report = json.loads(run.stdout)

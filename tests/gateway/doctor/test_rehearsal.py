@@ -49,7 +49,7 @@ def doctor(tmp_path: Path, *arguments: str, **env: str) -> subprocess.CompletedP
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
 
 
