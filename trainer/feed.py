@@ -13,7 +13,6 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -39,14 +38,7 @@ from trainer.config import TrainerSettings
 from trainer.proving import prove, sealed_calls
 from trainer.steps import FamilyShare, Step
 from trainer.stopping import LOOK_S, Stop, Stopped
-from trainer.taking import (
-    Course,
-    LoadedGroup,
-    Verdict,
-    family_shares,
-    reward_mean,
-    verdicts,
-)
+from trainer.taking import Course, LoadedGroup, Verdict, facts_of, verdicts
 from trainer.waiting import held_up_by, in_order, why_held
 from trainer.weights import check_loss
 
@@ -234,12 +226,6 @@ class Feed:
         if any(verdict.skip for verdict in found):
             await self._skip(found)
             return None
-        told = {
-            "tenant": groups[0].tenant,
-            "run": run.run,
-            "reward_mean": reward_mean(loaded),
-            "families": {family: asdict(share) for family, share in family_shares(loaded, run).items()},
-        }
         last = await self._ledger.last_batches(self._policy, RECENT_BATCHES)
         batch = Batch(
             batch_id=f"batch-{uuid.uuid4().hex}",
@@ -249,7 +235,7 @@ class Feed:
             fence=self._fence,
             group_ids=tuple(group.group_id for group in groups),
             credit=tuple(credit for verdict in found for credit in verdict.credit),
-            metrics=json.dumps(told).encode(),
+            metrics=json.dumps(facts_of(loaded, run, self._policy)).encode(),
             created_ms=self._clock.now_ms(),
         )
         try:
@@ -311,6 +297,7 @@ class Feed:
             loss=check_loss(run.loss),
             lags=_lags(proven.rows, course),
             reward_mean=told.get("reward_mean"),
+            call_reward_mean=told.get("call_reward_mean"),
             families={family: FamilyShare(**share) for family, share in told.get("families", {}).items()},
             num_groups=len(batch.group_ids),
             manifest=proven.manifest,

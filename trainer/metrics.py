@@ -36,6 +36,7 @@ def step_metrics(step: Step, report: Report) -> dict[str, Any]:
         "merge_ratio": report.merge_ratio,
         "trie_ratio": report.trie_ratio,
         "reward_mean": step.reward_mean,
+        "call_reward_mean": step.call_reward_mean,
         "families": {family: asdict(share) for family, share in step.families.items()},
         "loss": _finite(report.loss),
         "grad_norm": _finite(report.grad_norm),
@@ -58,7 +59,7 @@ def line(metrics: dict[str, Any]) -> str:
     reward = "-" if metrics["reward_mean"] is None else f"{metrics['reward_mean']:.3f}"
     parts = [
         f"step {metrics['step']}: {version}",
-        f"reward {reward}{_by_family(metrics)}",
+        f"reward {reward}{_of_calls(metrics)}{_by_family(metrics)}",
         f"{metrics['rows']} rows of {metrics['episodes']} episodes",
         f"{metrics['run_tokens']} tokens run of {metrics['raw_tokens']} ({metrics['trie_ratio']:.1f}x)",
         f"loss {_shown(metrics['loss'])}, gradient {_shown(metrics['grad_norm'])}",
@@ -70,6 +71,11 @@ def line(metrics: dict[str, Any]) -> str:
     parts += [metrics["detail"]] if metrics.get("detail") else []
     parts += [metrics["problem"]] if metrics.get("problem") else []
     return ", ".join(parts)
+
+
+def _of_calls(metrics: dict[str, Any]) -> str:
+    value = metrics["call_reward_mean"]
+    return "" if value is None else f" and {value:.3f} for its calls"
 
 
 def _by_family(metrics: dict[str, Any]) -> str:

@@ -34,6 +34,8 @@ class Step:
     lags: tuple[int, ...]
     """One a row: versions published between the one that sampled it and the newest."""
     reward_mean: float | None = None
+    call_reward_mean: float | None = None
+    """Over the policy's calls that are scored themselves."""
     families: dict[str, FamilyShare] = field(default_factory=dict[str, FamilyShare])
     """Empty where the run has none."""
     num_groups: int = 0

@@ -8,7 +8,7 @@ crash. Reading SQL and writing down what was decided is left to `feed.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from tracker.baselines import TOLERANCE, mean
 from tracker.credit import EpisodeOutcome, batch_credit
@@ -99,9 +99,32 @@ def _trained(
     return Verdict(loaded.group, trained)
 
 
+def facts_of(groups: Sequence[LoadedGroup], run: RunSettings, policy: str) -> dict[str, object]:
+    """What is told of a step from the moment it is taken, as JSON values."""
+    return {
+        "tenant": groups[0].group.tenant,
+        "run": run.run,
+        "reward_mean": reward_mean(groups),
+        "call_reward_mean": call_reward_mean(groups, policy),
+        "families": {family: asdict(share) for family, share in family_shares(groups, run).items()},
+    }
+
+
 def reward_mean(groups: Sequence[LoadedGroup]) -> float | None:
     """Over the episodes that are scored."""
     rewards = [item.reward for loaded in groups for item in loaded.outcomes if item.reward is not None]
+    return mean(rewards) if rewards else None
+
+
+def call_reward_mean(groups: Sequence[LoadedGroup], policy: str) -> float | None:
+    """Over the calls of a policy that are scored."""
+    rewards = [
+        outcome.call_rewards[call.call_id]
+        for loaded in groups
+        for outcome in loaded.outcomes
+        for call in outcome.calls
+        if call.policy == policy and call.call_id in outcome.call_rewards
+    ]
     return mean(rewards) if rewards else None
 
 

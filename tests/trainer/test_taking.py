@@ -12,7 +12,7 @@ from tracker.credit import EpisodeOutcome
 from tracker.errors import CorruptRecord
 from tracker.types import Call, Credit, EpisodeStatus, Group, RunSettings, SkipReason, Version, VersionState
 from trainer.steps import FamilyShare
-from trainer.taking import Course, LoadedGroup, credited_rows, family_shares, reward_mean, verdicts
+from trainer.taking import Course, LoadedGroup, call_reward_mean, credited_rows, family_shares, reward_mean, verdicts
 
 RUN = RunSettings(run="r", staleness=1)
 COURSE = Course(active=5, served=(1, 2, 4, 5))
@@ -94,6 +94,7 @@ def test_a_share_that_teaches_its_policy_nothing_is_skipped_and_the_other_policy
     loaded = LoadedGroup(found, (pair(0), pair(1)), 6)
     run = msgspec.structs.replace(RUN, credit=Credit(episode=0.0))
     shares = {name: verdicts([loaded], run, name, COURSE)[0] for name in ("solver", "checker")}
+    assert (call_reward_mean([loaded], "solver"), call_reward_mean([loaded], "checker")) == (0.5, 1.0)
     assert shares["checker"].skip is SkipReason.NO_VARIANCE
     assert shares["solver"].skip is None
     assert {item.call_id for item in shares["solver"].credit} == {"e0-solver", "e1-solver"}
@@ -113,6 +114,7 @@ def test_a_step_tells_what_each_family_has_in_it():
     }
     assert family_shares(groups, RUN) == {}
     assert reward_mean(groups) == 1.4
+    assert call_reward_mean(groups, "p") is None
 
 
 def test_only_calls_with_frozen_credit_become_rows():
