@@ -33,6 +33,7 @@ def row_of(ours: Mapping[str, Any], stock: Mapping[str, Any] | None) -> dict[str
         "stock_curve": stock and stock["curve"],
         "date": ours["date"],
         "machine": ours["machine"],
+        "commit": ours["commit"],
         "command": COMMAND,
     }
     return row | {"_before": ours["before"], "_after": ours["after"], "_stock": stock}
@@ -88,6 +89,16 @@ def joined(scores: Any) -> Scores:
     {'0/lamp': [1.0], '1/lamp': [0.0]}
     """
     return {f"{seed}/{item}": values for seed, items in scores for item, values in items.items()}
+
+
+def put_between(text: str, block: str, start: str = "<!-- learn -->", end: str = "<!-- /learn -->") -> str:
+    """Replace what stands between two marks.
+
+    >>> put_between("a <!-- learn --> b <!-- /learn --> c", "new")
+    'a <!-- learn -->\\nnew\\n<!-- /learn --> c'
+    """
+    before, _, rest = text.partition(start)
+    return f"{before}{start}\n{block}\n{end}{rest.partition(end)[2]}"
 
 
 def percent(row: Mapping[str, Any], name: str) -> str:

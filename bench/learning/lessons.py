@@ -123,7 +123,7 @@ LESSONS = {
             training=training_tasks,
             held_out=held_out_tasks,
             num_steps=8,
-            times=1,
+            times=2,
         ),
         Lesson(
             name="count",
@@ -132,7 +132,7 @@ LESSONS = {
             training=draws(make_count),
             held_out=held(make_count),
             num_steps=8,
-            times=1,
+            times=2,
         ),
     )
 }

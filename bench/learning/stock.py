@@ -2,8 +2,8 @@
 
 `python -m bench.learning.stock SEED NUM_EPISODES NUM_TOKENS FILE`. Base model, adapter, rates, group size, groups per
 step, temperature, length, loss, seed, tasks and their order are those of our run. Its schedule is made for the steps
-that our episodes would fill, and it stops after the step in which the budget of sampled tokens is reached, so it never
-gets less. What is not equal is what the trainers do themselves: it waits for each batch, trains groups without variance
+that our episodes would fill and one more, and it stops after the step in which it has sampled as many tokens as ours.
+What is not equal is what the trainers do themselves: it waits for each batch, trains groups without variance
 along, and begins its warm-up at rate 0.
 """
 
@@ -32,8 +32,8 @@ from trainer.config import Optimisation
 from trainer.models import BUNDLED_NAME, resolve_model
 
 BATCH = GROUP_SIZE * GROUPS_PER_STEP
-SPARE_STEPS = 4
-"""Beyond those that our episodes would fill, should its answers be shorter than ours."""
+SPARE_STEPS = 1
+"""Beyond those that our episodes would fill, should its answers be a little shorter than ours."""
 
 
 def config(seed: int, num_steps: int, folder: str) -> GRPOConfig:
