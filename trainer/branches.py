@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from tracker.errors import CorruptRecord
+from tracker.evidence import check_context
 from tracker.samples import Row
 from trainer.scoring import Inputs
 from trainer.trie import input_ids
@@ -90,9 +91,7 @@ def check_contexts(rows: Sequence[Row], branches: Sequence[Branch]) -> None:
         raise CorruptRecord("A row was lost or doubled when rows were merged; nothing is trained.")
     for branch in branches:
         for number in branch.rows:
-            expected = input_ids(rows[number])
-            if branch.input_ids[: len(expected)] != expected:
-                raise CorruptRecord(f"Call {rows[number].call_id} would be trained under another context than it had.")
+            check_context(rows[number], branch.input_ids[: len(input_ids(rows[number]))])
 
 
 def tile_branches(branches: Sequence[Branch], budget: int) -> tuple[Tile, ...]:
