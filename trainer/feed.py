@@ -226,7 +226,7 @@ class Feed:
         if any(verdict.skip for verdict in found):
             await self._skip(found)
             return None
-        last = await self._ledger.last_batches(self._policy, RECENT_BATCHES)
+        last = await self._ledger.last_batches(self._policy, 1)
         batch = Batch(
             batch_id=f"batch-{uuid.uuid4().hex}",
             policy=self._policy,
