@@ -29,7 +29,7 @@ from tracker.rounds import num_free_places, task_digest
 from tracker.sql import Database
 from tracker.types import EpisodeHead, EpisodeState, GroupState, InFlight, RunSettings, VersionState
 
-FIRST_RETRY_S: Final = 5
+FIRST_RETRY_S: Final = 2
 """How soon to ask again where no two versions tell how long a step takes."""
 LONGEST_RETRY_S: Final = 30
 """SDKs take a minute at most from a server."""
@@ -54,7 +54,7 @@ def refuse_if_full(connection: Connection, head: EpisodeHead, run: RunSettings, 
 
     The caller holds the lock of the run's row.
     """
-    trained = _leased_policies(connection, now_ms) if run.mode == "train" else []
+    trained = _leased_policies(connection, now_ms) if run.mode == "train" else ()
     if not trained or num_free_places(connection, head) > _num_before(connection, head):
         return
     for policy in trained:
@@ -63,7 +63,7 @@ def refuse_if_full(connection: Connection, head: EpisodeHead, run: RunSettings, 
         groups = groups_in_flight(connection, policy, head.tenant, head.run)
         counted = [group for group in groups if _counts(group, head, run)]
         if is_enough([group.task for group in counted], head.task, run):
-            raise _too_stale(counted, policy, run, _retry_after_s(connection, policy))
+            raise _too_stale(counted, policy, run, _retry_after_s(connection, policy, now_ms))
 
 
 def groups_in_flight(
@@ -196,15 +196,16 @@ def is_enough(tasks: Sequence[str], task: str, run: RunSettings) -> bool:
     return sum(family_of(other, run.families) == family for other in tasks) > math.ceil(bound * share)
 
 
-def _retry_after_s(connection: Connection, policy: str) -> int:
-    """Half the time between the last two versions: room comes with the next step."""
+def _retry_after_s(connection: Connection, policy: str, now_ms: int) -> int:
+    """Until the next version is due by the pace of the last two; where it is late, a quarter of that pace."""
     versions = tables.versions
     where = (versions.c.policy == policy, versions.c.activated_ms.is_not(None))
     statement = select(versions.c.activated_ms).where(*where).order_by(versions.c.activated_ms.desc()).limit(2)
     last = connection.execute(statement).scalars().all()
     if len(last) < 2:
         return FIRST_RETRY_S
-    return min(LONGEST_RETRY_S, max(1, math.ceil((last[0] - last[1]) / 2000)))
+    pace_ms = last[0] - last[1]
+    return min(LONGEST_RETRY_S, max(1, math.ceil(max(last[0] + pace_ms - now_ms, pace_ms / 4) / 1000)))
 
 
 def _too_stale(groups: Sequence[InFlight], policy: str, run: RunSettings, retry_after_s: int) -> TooManyRequests:

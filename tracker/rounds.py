@@ -45,9 +45,9 @@ def num_free_places(connection: Connection, head: EpisodeHead) -> int:
     groups, episodes = tables.groups, tables.episodes
     is_open = (*_rounds_of(head), groups.c.state == GroupState.OPEN)
     seated = groups.join(episodes, and_(episodes.c.group_id == groups.c.group_id, episodes.c.place.is_not(None)))
-    num_places = select(func.coalesce(func.sum(groups.c.size), 0)).where(*is_open)
-    num_taken = select(func.count()).select_from(seated).where(*is_open)
-    return connection.execute(num_places).scalar_one() - connection.execute(num_taken).scalar_one()
+    num_places = select(func.coalesce(func.sum(groups.c.size), 0)).where(*is_open).scalar_subquery()
+    num_taken = select(func.count()).select_from(seated).where(*is_open).scalar_subquery()
+    return connection.execute(select(num_places - num_taken)).scalar_one()
 
 
 def free_place(connection: Connection, episode_id: str) -> None:

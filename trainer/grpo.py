@@ -44,7 +44,7 @@ from trainer.micro_batches import (
     plan_trie,
     slots_of,
 )
-from trainer.offpolicy import effective_share, gaps, off_policy_weights
+from trainer.offpolicy import gaps, level_of, off_policy_of, truncated_weights
 from trainer.scoring import Scores, output_embeddings, score
 from trainer.steps import Report, Step
 from trainer.trie import Sharing
@@ -281,7 +281,8 @@ class PolicyTrainer(GRPOTrainer):
         self._shape_BT = mask_BT
         mu_N = _engine_logps(step.rows, old_N)
         loss = self._settings.loss
-        weights_N = torch.ones_like(old_N) if loss.bypass else off_policy_weights(old_N, mu_N, loss.off_policy_cap)
+        level = level_of(step.loss, loss)
+        weights_N = truncated_weights(old_N, mu_N, lengths_B, level, loss.off_policy_cap)
         factors = row_weights(step.rows, step.loss)
         credit = [advantage * factor for advantage, factor in zip(step.advantages, factors, strict=True)]
         advantages_BT = torch.tensor(credit, dtype=old_N.dtype, device=old_N.device).unsqueeze(1) * mask_BT
@@ -311,6 +312,8 @@ class PolicyTrainer(GRPOTrainer):
         norm = float(torch.nn.utils.get_total_norm(parameters))
         ours_N = leaves.logps_N.detach()
         mu_N = _engine_logps(step.rows, ours_N)
+        lengths_B = torch.tensor([len(row.sampled_ids) for row in step.rows], device=ours_N.device)
+        told = self._settings.loss
         no_lag, by_version = gaps(step, ours_N, mu_N)
         kl = self._metrics["train"].get("kl")
         num_branches, num_merged_tokens = merged_size(plan.rows)
@@ -319,7 +322,7 @@ class PolicyTrainer(GRPOTrainer):
             grad_norm=norm,
             entropy=float(leaves.entropies_N.detach().mean()),
             kl=kl[-1] if self.beta and kl else None,
-            ess=effective_share(ours_N, mu_N),
+            off_policy=off_policy_of(ours_N, mu_N, lengths_B, level_of(step.loss, told), told.off_policy_cap),
             num_raw_tokens=sum(len(row.prompt_ids) + len(row.sampled_ids) for row in plan.rows),
             num_merged_tokens=num_merged_tokens,
             num_run_tokens=plan.num_run_tokens,

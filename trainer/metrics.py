@@ -42,7 +42,10 @@ def step_metrics(step: Step, report: Report) -> dict[str, Any]:
         "grad_norm": _finite(report.grad_norm),
         "entropy": _finite(report.entropy),
         "kl": report.kl,
+        "off_policy": report.off_policy.level,
+        "off_policy_cap": report.off_policy.cap,
         "ess": _finite(report.ess),
+        "capped": report.off_policy.capped,
         "lag_mean": sum(step.lags) / len(step.lags),
         "lag_max": max(step.lags),
         "gap_at_no_lag": None if report.gap_at_no_lag is None else asdict(report.gap_at_no_lag),
@@ -64,7 +67,7 @@ def line(metrics: dict[str, Any]) -> str:
         f"{metrics['run_tokens']} tokens run of {metrics['raw_tokens']} ({metrics['trie_ratio']:.1f}x)",
         f"loss {_shown(metrics['loss'])}, gradient {_shown(metrics['grad_norm'])}",
         f"entropy {_shown(metrics['entropy'])}",
-        f"lag {metrics['lag_mean']:.1f}",
+        f"lag {metrics['lag_mean']:.1f}, effective sample {_shown(metrics['ess'])} (by {metrics['off_policy']})",
         f"waited {metrics['wait_s']:.1f} s, trained {metrics['train_s']:.1f} s",
     ]
     parts += [f"published {metrics['publish_s']:.1f} s"] if "publish_s" in metrics else []

@@ -22,17 +22,6 @@ from trainer.config import LossSettings
 from trainer.steps import Gap, OffPolicy, OffPolicyLevel, Step
 
 
-def off_policy_weights(ours_N: Tensor, engine_N: Tensor, cap: float) -> Tensor:
-    """min(exp(ours - engine's), cap) for each token, without a gradient: truncated importance sampling."""
-    return (ours_N.detach() - engine_N).exp().clamp(max=cap)
-
-
-def effective_share(ours_N: Tensor, engine_N: Tensor) -> float:
-    """Effective sample size as a share of N, of the weights before they are capped: (sum w)^2 / (N sum w^2)."""
-    weights_N = (ours_N.detach() - engine_N).double().exp()
-    return float(weights_N.sum() ** 2 / (len(weights_N) * (weights_N**2).sum()))
-
-
 def level_of(loss_type: str, loss: LossSettings) -> OffPolicyLevel:
     """What is weighed. vespo multiplies the tokens' weights into its own ratio of the row, so it is given tokens'."""
     if loss.bypass:

@@ -83,8 +83,7 @@ class Report:
     grad_norm: float
     entropy: float
     kl: float | None
-    ess: float
-    """Effective sample size of the off-policy weights as a share of the tokens, 1 where nothing is off-policy."""
+    off_policy: OffPolicy
     num_raw_tokens: int
     """Prompt and sampled ids of all rows."""
     num_merged_tokens: int
@@ -99,6 +98,10 @@ class Report:
     gap_by_version: dict[int, Gap] = field(default_factory=dict[int, Gap])
     problem: str = ""
     """Why the optimiser did not step; empty where it did."""
+
+    @property
+    def ess(self) -> float:
+        return self.off_policy.ess
 
     @property
     def merge_ratio(self) -> float:

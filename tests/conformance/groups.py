@@ -122,6 +122,13 @@ async def rounds_fill(scene: Scene) -> None:
     ]
 
 
+@rule("while nobody trains, nothing gets stale and rounds open without end", needs=NEEDS)
+async def rounds_without_a_trainer(scene: Scene) -> None:
+    run = await scene.run(group_size=2, groups_per_step=1, staleness=0)
+    opened = [await scene.open(f"{scene.tag}-{number}", run=run) for number in range(6)]
+    assert len({episode.group_id for episode in opened}) == 6
+
+
 @rule("two tasks of a run, and two runs of a task, are groups of their own", needs=NEEDS)
 async def groups_are_by_run_and_task(scene: Scene) -> None:
     first, second = await scene.run(group_size=8), await scene.run(group_size=8)

@@ -119,14 +119,19 @@ def test_cutting_an_episode_into_more_calls_changes_no_gradient(tmp_path: Path, 
         torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-7)
 
 
-def test_off_policy_weights_are_exact_for_the_loss_without_clipping(tmp_path: Path) -> None:
-    """dapo at ratio 1: the gradient is that of -sum(A min(exp(old - mu), 2) log p) / N."""
-    trainer = trainer_for(settings_for(tmp_path))
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_off_policy_weights_are_exact_for_the_loss_without_clipping(tmp_path: Path, level: str) -> None:
+    """dapo at ratio 1: the gradient of -sum(A min(w, 2) log p) / N, with w = exp(old - mu) of the token or the row."""
+    trainer = trainer_for(settings_for(tmp_path, loss=LossSettings(off_policy=level)))  # type: ignore[arg-type]
     step = step_of(conversations(5))
     logps, _ = plain_scores(trainer.model, step.rows)
     mu = torch.tensor([value for one in step.rows for value in one.logprobs], dtype=torch.float64)
-    weights = (logps.detach() - mu).exp().clamp(max=2)
     lengths = torch.tensor([len(one.sampled_ids) for one in step.rows])
+    differences = logps.detach() - mu
+    if level == "sequence":
+        rows = differences.split(lengths.tolist())
+        differences = torch.cat([row.sum().expand(len(row)) for row in rows])
+    weights = differences.exp().clamp(max=2)
     advantages = torch.tensor(step.advantages, dtype=torch.float64).repeat_interleave(lengths)
     (-(advantages * weights * logps).sum() / len(logps)).backward()
     expected = take_gradients(trainer)
