@@ -62,6 +62,8 @@ class GatewaySettings(Settings):
     episode_from: tuple[str, ...] = ()
     """Where calls that name no episode say which session they belong to: `header:NAME` or `body:FIELD.FIELD`, the first
     that a call has; `header:ONE|OTHER` is one field. Calls of one session under one key and task are one episode."""
+    begin_timeout_s: float = Field(default=0.09, gt=0)
+    """How long a new call waits for Redis before it is refused; more where its disk is slow."""
     call_timeout_s: float = Field(default=600.0, gt=0)
     """A call without an end by then is lost."""
     record_timeout_s: float = Field(default=10.0, gt=0)

@@ -30,7 +30,7 @@ from tracker.clock import SystemClock
 from tracker.errors import Conflict, SettingsError
 from tracker.ledger import SqlLedger
 from tracker.redis_server import EmbeddedRedis
-from tracker.redis_store import RedisStore
+from tracker.redis_store import Patience, RedisStore
 from tracker.settings import StoreSettings
 from tracker.sql import open_engine, upgrade
 from tracker.store import EpisodeStore, Ledger
@@ -54,7 +54,7 @@ async def open_services(settings: GatewaySettings) -> AsyncGenerator[Services]:
     async with AsyncExitStack() as stack:
         make_folders(settings.stores)
         embedded = await _start_embedded(settings.stores, stack)
-        store = await _open_store(settings.stores, stack)
+        store = await _open_store(settings, stack)
         await upgrade(settings.stores.database_url)
         ledger = SqlLedger(open_engine(settings.stores.database_url), clock)
         stack.push_async_callback(ledger.close)
@@ -105,9 +105,10 @@ async def _start_embedded(stores: StoreSettings, stack: AsyncExitStack) -> Embed
     return embedded
 
 
-async def _open_store(stores: StoreSettings, stack: AsyncExitStack) -> EpisodeStore:
+async def _open_store(settings: GatewaySettings, stack: AsyncExitStack) -> EpisodeStore:
     """A store that was found fit; how fast it answers is told by readiness, and decides no start."""
-    store = await RedisStore.connect(stores.redis_url or EmbeddedRedis(stores.data_dir).url)
+    url = settings.stores.redis_url or EmbeddedRedis(settings.stores.data_dir).url
+    store = await RedisStore.connect(url, patience=Patience(begin_s=settings.begin_timeout_s))
     stack.push_async_callback(store.close)
     return store
 

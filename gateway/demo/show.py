@@ -205,7 +205,7 @@ def prepare_folder(settings: DemoSettings) -> Path:
 def clean_env(env: Mapping[str, str], data_dir: Path) -> dict[str, str]:
     """The environment without anyone's `HONE_*`: the demo is the same wherever it runs."""
     kept = {name: value for name, value in env.items() if not name.startswith("HONE_")}
-    return kept | {"HONE_DATA_DIR": str(data_dir), "HONE_PORT": str(free_port())}
+    return kept | {"HONE_DATA_DIR": str(data_dir), "HONE_PORT": str(free_port()), "HONE_BEGIN_TIMEOUT_S": "10"}
 
 
 def free_port() -> int:

@@ -11,7 +11,7 @@ from gateway.engines import EnginePool
 from gateway.settings import GatewaySettings
 from tracker.errors import HoneError
 from tracker.redis_server import EmbeddedRedis
-from tracker.redis_store import RedisStore
+from tracker.redis_store import Patience, RedisStore
 from tracker.sql import Database, open_engine, upgrade
 from tracker.types import Record
 
@@ -47,17 +47,17 @@ async def _found(what: str, check: Awaitable[str]) -> Finding:
 async def _check_redis(settings: GatewaySettings) -> str:
     url = settings.stores.redis_url
     if url is not None:
-        return await _ping_redis(url)
+        return await _ping_redis(url, settings.begin_timeout_s)
     embedded = EmbeddedRedis(settings.stores.data_dir)
     await embedded.start()
     try:
-        return await _ping_redis(embedded.url)
+        return await _ping_redis(embedded.url, settings.begin_timeout_s)
     finally:
         await embedded.stop()
 
 
-async def _ping_redis(url: str) -> str:
-    store = await RedisStore.connect(url)
+async def _ping_redis(url: str, begin_s: float) -> str:
+    store = await RedisStore.connect(url, patience=Patience(begin_s=begin_s))
     try:
         await store.ping()
     finally:

@@ -110,6 +110,7 @@ def private_settings(env: Mapping[str, str], cwd: Path, folder: Path, listener: 
         "HONE_HOST": HOST,
         "HONE_PORT": str(port_of(listener)),
         "HONE_WORKERS": "1",
+        "HONE_BEGIN_TIMEOUT_S": "10",  # a busy machine is no fault of the agent's
     }
     settings = load({**env, **own}, cwd)
     stores = settings.stores.model_copy(update={"redis_url": None})

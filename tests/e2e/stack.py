@@ -67,7 +67,13 @@ async def running_stack(folder: Path, model: Path, **more: str) -> AsyncIterator
     """Everything up, in a folder of its own and on free ports; what the children said is printed at the end."""
     write_settings(folder, model)
     env = {name: value for name, value in os.environ.items() if not name.startswith("HONE_")}
-    env |= {"HONE_DATA_DIR": str(folder / "data"), "HONE_PORT": str(free_port()), "OMP_NUM_THREADS": "2", **more}
+    env |= {
+        "HONE_DATA_DIR": str(folder / "data"),
+        "HONE_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "2",
+        "HONE_BEGIN_TIMEOUT_S": "10",
+        **more,
+    }
     try:
         async with local_stack(plan_local(env, folder, [free_port()]), print) as stack:
             yield stack

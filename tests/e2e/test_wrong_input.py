@@ -220,7 +220,11 @@ async def running_gateway(folder: Path) -> AsyncIterator[Running]:
     async with ScriptedEngine() as engine, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
         env = {name: value for name, value in os.environ.items() if not name.startswith("HONE_")}
         env |= {"HONE_DATA_DIR": str(folder), "HONE_PORT": str(port), "HONE_ENGINES": engine.url}
-        env |= {"HONE_POLICIES": "solver=base", "PYTHONPATH": str(Path(__file__).parents[2])}
+        env |= {
+            "HONE_POLICIES": "solver=base",
+            "HONE_BEGIN_TIMEOUT_S": "10",
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        }
         argv = (sys.executable, "-m", "gateway.cli", "gateway")
         program = Program(name="gateway", argv=argv, env=env, cwd=str(folder))
 

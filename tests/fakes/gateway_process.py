@@ -99,6 +99,7 @@ async def gateway_process(data_dir: Path, **env: str) -> AsyncIterator[GatewayPr
             "HONE_ENGINES": engine.url,
             "HONE_POLICIES": "solver=base",
             "HONE_DATA_DIR": str(data_dir),
+            "HONE_BEGIN_TIMEOUT_S": "10",
             **env,
         }
         log = data_dir.with_suffix(".log")

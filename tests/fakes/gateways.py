@@ -26,7 +26,7 @@ from tracker.types import Key, Scope
 Json = dict[str, Any]
 PATIENCE_S = 60.0
 """For whatever a busy machine takes its time for; nothing that goes well waits for it."""
-FAST = {"HONE_POLL_INTERVAL_S": "0.05", "HONE_SWEEP_INTERVAL_S": "0.05"}
+FAST = {"HONE_POLL_INTERVAL_S": "0.05", "HONE_SWEEP_INTERVAL_S": "0.05", "HONE_BEGIN_TIMEOUT_S": "10"}
 
 
 @dataclass(frozen=True, slots=True)

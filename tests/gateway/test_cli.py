@@ -28,6 +28,7 @@ def environment(tmp_path: Path, **more: str) -> dict[str, str]:
         "PYTHONPATH": str(ROOT),
         "HONE_DATA_DIR": str(tmp_path / "data"),
         "HONE_POLICIES": "solver=base",
+        "HONE_BEGIN_TIMEOUT_S": "10",
         **more,
     }
 
