@@ -30,6 +30,11 @@ def test_anything_else_is_worth_the_turns_that_were_exact(turns: list[Turn], exp
     assert score(TASK, turns) == expected
 
 
+def test_a_task_says_what_the_agent_is_told_and_scores_itself():
+    assert TASK.job() == {"item": "lamp", "price": 37}
+    assert TASK.score([CALL, ANSWER]) == score(TASK, [CALL, ANSWER])
+
+
 def test_no_held_out_word_is_ever_trained_on():
     trained = {task.item for task in itertools.islice(training_tasks(0), 500)}
     assert trained == set(TRAINING)
