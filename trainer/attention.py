@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final, cast
 
 import torch
@@ -84,9 +85,10 @@ class Layout:
     def mask_of(self, window: int | None) -> BlockMask:
         """The same for FlexAttention."""
         if window not in self.masks:
-            num_tokens = len(self.depths_N)
+            num_tokens, device = len(self.depths_N), self.depths_N.device
+            # Compiled, it goes block by block and holds no matrix of all tokens by all tokens either.
             self.masks[window] = create_block_mask(
-                _sees(self, window), None, None, num_tokens, num_tokens, self.depths_N.device
+                _sees(self, window), None, None, num_tokens, num_tokens, device, _compile=device.type != "cpu"
             )
         return self.masks[window]
 
@@ -309,9 +311,14 @@ def trie_attention(  # noqa: PLR0913 - transformers' signature
 
 def flex(query_1HND: Tensor, key_1KND: Tensor, value_1KND: Tensor, mask: BlockMask, scale: float) -> Tensor:
     """FlexAttention, compiled where there is something to gain; returns `[1, N, H, D]`."""
-    run: Any = flex_attention if query_1HND.device.type == "cpu" else torch.compile(flex_attention, dynamic=True)
+    run: Any = flex_attention if query_1HND.device.type == "cpu" else _compiled_flex()
     out: Tensor = run(query_1HND, key_1KND, value_1KND, block_mask=mask, scale=scale, enable_gqa=True)
     return out.transpose(1, 2).contiguous()
+
+
+@cache
+def _compiled_flex() -> Any:
+    return torch.compile(flex_attention, dynamic=True)
 
 
 def _no_mask(*_: object, **__: object) -> None:
