@@ -165,7 +165,8 @@ async def test_a_conversation_with_tool_results_is_rendered(stand: Stand) -> Non
 
 @pytest.mark.parametrize("streams", [False, True])
 async def test_an_engine_stops_when_its_client_leaves(stand: Stand, streams: bool) -> None:
-    body = {"model": "solver", "messages": FRANCE, "max_tokens": 1500, "ignore_eos": True, "stream": streams}
+    at_length = [{"role": "user", "content": "Tell the whole story of a lighthouse keeper, in two thousand words."}]
+    body = {"model": "solver", "messages": at_length, "max_tokens": 1500, "stream": streams}
     asked = Chat().parse(json.dumps(body).encode(), Limits())
 
     async def is_busy() -> bool:
