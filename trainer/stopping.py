@@ -55,15 +55,16 @@ class Stop:
     def breaking_off(self) -> Generator[None]:
         """Inside, a signal raises `Stopped` wherever the main thread is; one that came before raises at once."""
         with self._switched(breaks_off=True):
-            if self._is_set:
-                raise Stopped
+            self._end_if_told()
             yield
 
     @contextmanager
     def shielded(self) -> Generator[None]:
-        """Inside `breaking_off`: a signal sets the flag, and nothing more."""
+        """Inside `breaking_off`: a signal raises only when this ends."""
         with self._switched(breaks_off=False):
             yield
+        if self._breaks_off:
+            self._end_if_told()
 
     @contextmanager
     def _switched(self, *, breaks_off: bool) -> Generator[None]:
@@ -72,6 +73,10 @@ class Stop:
             yield
         finally:
             self._breaks_off = before
+
+    def _end_if_told(self) -> None:
+        if self._is_set:
+            raise Stopped
 
     def _told(self, _number: int, _frame: FrameType | None) -> None:
         self._is_set = True
