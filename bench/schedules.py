@@ -46,11 +46,11 @@ class Workload:
     staleness: int = 4
     on_stale: str = "expire"
     num_turns: int = 2
-    episode_s: float = 0.8
+    episode_s: float = 1.0
     """Median time that the engine takes for an episode."""
     slow_share: float = 0.05
     slow_factor: float = 10.0
-    step_s: float = 2.0
+    step_s: float = 2.5
     """How long a step of the trainer sleeps."""
 
     def turn_s(self, seed: int, group: int, attempt: int) -> float:
