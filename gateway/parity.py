@@ -19,7 +19,9 @@ from tracker.types import Record
 
 COARSEST_NOISE: Final = 0.04
 """Nats between a cached decoding in bfloat16 and a full pass, in the mean: an engine may be as coarse as this."""
-NOISE_FACTOR: Final = 3.0
+NOISE_FACTOR: Final = 4.0
+WORST_FACTOR: Final = 2.0
+"""How much further than the mean may be the scores after one prompt."""
 SHALLOW: Final = 96
 """Prompts up to this length tell of the weights; position encodings that differ show mostly after longer ones."""
 MAX_QUOTED: Final = 60
@@ -168,7 +170,7 @@ def _within(what: str, gaps: Sequence[PointGap], limit: float) -> Check:
     if not gaps:
         return not_checked(what, "there was no prompt of such a length to compare")
     mean, worst = fmean(item.gap for item in gaps), max(gaps, key=lambda item: item.gap)
-    if not (mean <= limit and worst.gap <= NOISE_FACTOR * limit):
+    if not (mean <= limit and worst.gap <= WORST_FACTOR * limit):
         told = f"log-probabilities are {worst.gap:.3g} nats apart after a prompt of {worst.depth} tokens"
         detail = f"{told} ({mean:.3g} in the mean of {len(gaps)} prompts; rounding explains {limit:.2g})"
         return Check(what=what, finding=Finding.DIFFERS, detail=detail, gap=mean)

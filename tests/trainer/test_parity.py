@@ -132,7 +132,7 @@ async def test_another_rope_shows_where_the_prompt_is_long(gateway: RunningGatew
 
     def slow_rope(model: Any, _: Any) -> None:
         with torch.no_grad():
-            model.model.rotary_emb.inv_freq.mul_(1.0015)
+            model.model.rotary_emb.inv_freq.mul_(1.0025)
 
     answer = await ask(gateway, told(folder, change=slow_rope))
     message = answer.json()["error"]["message"]
