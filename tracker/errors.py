@@ -14,6 +14,7 @@
     ├── Unavailable              503  a store cannot be reached (`retry_after_s`)
     ├── SettingsError            -    refused at start: it could not work
     ├── LeaseLost                -    another trainer holds the policy's fence
+    ├── RankLost                 -    a process of a trainer with several is gone
     └── CorruptRecord            -    stored bytes do not decode, or break their digest
 
 A message says what to write instead. What is raised outside this tree is a bug: it becomes a 500, is logged with its
@@ -146,6 +147,12 @@ class LeaseLost(HoneError):
     """Another trainer holds the policy's lease: nothing this one writes is accepted any more."""
 
     code = "lease_lost"
+
+
+class RankLost(HoneError):
+    """Another process of the same trainer is gone, and this one cannot go on without it."""
+
+    code = "rank_lost"
 
 
 class CorruptRecord(HoneError):

@@ -1,7 +1,8 @@
 """`python -m trainer`: trains one policy until it is told to stop.
 
-One process a policy and data folder: a lock file says so on this machine, the lease in SQL everywhere. SIGTERM and
-SIGINT end it at once; it can be killed at any time and goes on where it was.
+One trainer a policy and data folder: a lock file says so on this machine, the lease in SQL everywhere. SIGTERM and
+SIGINT end it at once; it can be killed at any time and goes on where it was. Under `accelerate launch` it is several
+processes, of which the first leads and the others follow (`ranks.py`): a signal ends those where they are.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -29,52 +31,90 @@ from trainer.feed import Feed
 from trainer.grpo import PolicyTrainer
 from trainer.loop import Loop
 from trainer.models import resolve_model
+from trainer.ranks import Beginning, Ranks
 from trainer.stopping import Stop
 
 
 def main() -> int:
     """Train; the exit code is 1 with a line on standard error where something has to be mended first."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    stop = Stop()
-    stop.listen()
+    stop, ranks, code = Stop(), Ranks(), 0
     try:
         settings = load(sys.argv[1:], os.environ, Path.cwd())
-        with only_one(settings):
-            train(settings, stop)
+        if settings.threads is not None:
+            torch.set_num_threads(settings.threads)
+        ranks = Ranks.join(device_of(settings))
+        take_part(settings, ranks, stop)
     except HoneError as error:
-        print(f"trainer: {error.message}", file=sys.stderr)  # noqa: T201
-        return 1
-    return 0
+        if not stop.is_set():
+            print(f"trainer: {error.message}", file=sys.stderr)  # noqa: T201
+            code = 1
+    return ranks.leave(code, in_peace=code == 0 and not stop.is_set())
 
 
-def train(settings: TrainerSettings, stop: Stop) -> None:
+def take_part(settings: TrainerSettings, ranks: Ranks, stop: Stop) -> None:
+    """Lead, or follow; told to stop, the leader just goes, and the others notice."""
+    if ranks.leads:
+        stop.listen()
+        with only_one(settings):
+            train(settings, ranks, stop)
+    else:
+        follow(settings, ranks)
+
+
+def train(settings: TrainerSettings, ranks: Ranks, stop: Stop) -> None:
     """Wait for the lease, then run the loop until `stop`."""
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
     feed = Feed(settings, SystemClock(), holder_of(settings), stop, say)
     try:
         if feed.acquire():
             feed.check_runs()
             agreement = Agreement(settings, feed.renew, say)
-            Loop(settings, feed, stop, say).run(lambda loop: make_trainer(settings, loop, agreement))
+            Loop(settings, feed, stop, say).run(lambda loop: make_trainer(settings, loop, agreement, ranks))
+            if not stop.is_set():
+                ranks.tell(None)
     finally:
         feed.close()
 
 
-def make_trainer(settings: TrainerSettings, loop: Loop, agreement: Agreement) -> PolicyTrainer:
+def follow(settings: TrainerSettings, ranks: Ranks) -> None:
+    """Do as the leader does, from its checkpoint on, as often as it begins."""
+    while (beginning := ranks.hear()) is not None:
+        with TemporaryDirectory() as folder:
+            model, tokenizer, _ = load_model(settings)
+            trainer = PolicyTrainer(settings, model, tokenizer, ranks.follow(), ranks.follow_on)
+            ranks.meet()
+            trainer.run(beginning.write(Path(folder)))
+
+
+def make_trainer(settings: TrainerSettings, loop: Loop, agreement: Agreement, ranks: Ranks) -> PolicyTrainer:
     """Load the base model, see that the engines serve the same, and put TRL's trainer around it."""
-    device = settings.device if settings.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
-    source = resolve_model(settings.policy.model, settings.stores.data_dir / "models")
-    dtype = model_dtype(settings.dtype, device)
-    say(f"training {settings.policy.name} on {settings.policy.model} ({device}, {str(dtype).removeprefix('torch.')})")
-    models: Any = AutoModelForCausalLM
-    tokenizers: Any = AutoTokenizer
-    model = models.from_pretrained(source, dtype=dtype).to(device)
-    tokenizer = tokenizers.from_pretrained(source)
+    ranks.tell(Beginning.of(loop.checkpoint))
+    dtype = str(model_dtype(settings.dtype, device_of(settings))).removeprefix("torch.")
+    together = "" if ranks.num == 1 else f", {ranks.num} processes"
+    say(f"training {settings.policy.name} on {settings.policy.model} ({device_of(settings)}, {dtype}{together})")
+    model, tokenizer, source = load_model(settings)
     agreement.check(model, tokenizer)
     revision: str | None = getattr(model.config, "_commit_hash", None)
     loop.facts = Hashing(source, revision, settings.work_dir / "base-digests.json").facts
-    return PolicyTrainer(settings, model, tokenizer, loop.steps(), loop.commit)
+    trainer = PolicyTrainer(settings, model, tokenizer, ranks.lead(loop.steps()), ranks.lead_on(loop.commit))
+    ranks.meet()
+    return trainer
+
+
+def load_model(settings: TrainerSettings) -> tuple[Any, Any, str]:
+    """The base model, its tokenizer, and where they are; what an adapter begins with follows the seed."""
+    device = device_of(settings)
+    source = resolve_model(settings.policy.model, settings.stores.data_dir / "models")
+    models: Any = AutoModelForCausalLM
+    tokenizers: Any = AutoTokenizer
+    model = models.from_pretrained(source, dtype=model_dtype(settings.dtype, device)).to(device)
+    torch.manual_seed(settings.seed)  # pyright: ignore[reportUnknownMemberType]
+    return model, tokenizers.from_pretrained(source), source
+
+
+def device_of(settings: TrainerSettings) -> str:
+    """`auto`: a GPU where there is one."""
+    return settings.device if settings.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def model_dtype(name: str, device: str) -> torch.dtype:

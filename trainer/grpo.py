@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import torch
+from accelerate import DistributedType
 from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save
@@ -45,6 +46,7 @@ from trainer.micro_batches import (
     slots_of,
 )
 from trainer.offpolicy import gaps, level_of, off_policy_of, truncated_weights
+from trainer.ranks import SMALLEST_BUDGET, Ranks
 from trainer.scoring import Scores, output_embeddings, score
 from trainer.steps import Report, Step
 from trainer.trie import Sharing
@@ -54,7 +56,7 @@ from trainer.weights import row_weights
 LOG: Final = logging.getLogger("hone.trainer")
 UNBOUNDED_STEPS: Final = 10**9
 UNSERVED_TARGETS: Final = ("lm_head", "embed_tokens", "embed_in", "embed_out", "wte", "wpe")
-SMALLEST_BUDGET: Final = 64
+LAUNCHES: Final = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
 
 
 def lora_config(settings: TrainerSettings) -> LoraConfig:
@@ -86,6 +88,12 @@ def check_servable(config: LoraConfig) -> None:
         raise SettingsError("lora: engines cannot serve a bias.")
     if config.modules_to_save:
         raise SettingsError("lora: engines cannot serve modules_to_save.")
+
+
+def check_launch(kind: DistributedType) -> None:
+    """Refuse launches under which a step would not be what it is in one process."""
+    if kind not in LAUNCHES:
+        raise SettingsError(f"accelerate launch: the trainer runs on several GPUs or CPUs with DDP, not with {kind}.")
 
 
 def trl_config(settings: TrainerSettings, output_dir: Path, device: str) -> GRPOConfig:
@@ -152,8 +160,8 @@ class PolicyTrainer(GRPOTrainer):
             processing_class=tokenizer,
             peft_config=lora_config(settings),
         )
-        if self.args.world_size > 1:
-            raise SettingsError("The trainer runs as one process; start it without a launcher for several.")
+        check_launch(self.accelerator.distributed_type)
+        self._ranks = Ranks(self.accelerator.process_index, self.accelerator.num_processes)
         self.remove_callback(PrinterCallback)
         self.add_callback(_AfterStep(self, committed))
         self.done: tuple[Step, Report] | None = None
@@ -191,6 +199,8 @@ class PolicyTrainer(GRPOTrainer):
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Leave the gradient of the whole step in the adapter, or none and a problem in the report."""
         step: Step = inputs["step"]
+        # Without DDP's forward none of its hooks acts: gradients are summed once, when the step's are whole.
+        model = cast("nn.Module", self.accelerator.unwrap_model(model))
         model.train()
         started = time.monotonic()
         self._set_loss(step.loss)
@@ -231,34 +241,48 @@ class PolicyTrainer(GRPOTrainer):
             torch.cuda.empty_cache()
 
     def _accumulate(self, model: nn.Module, step: Step, plan: Plan) -> tuple[Tensor, Report]:
-        """Score all rows, take the loss once, carry its gradient through the model piece by piece."""
-        whole = len(plan.micro_batches) == 1
+        """Score all rows, take the loss once, carry its gradient through the model piece by piece.
+
+        Several ranks score and carry back their shares; between the two each of them has the scores of all rows.
+        """
+        mine = self._ranks.share([sum(one.num_tokens for one in passes) for passes in plan.micro_batches])
+        whole = len(mine) == 1
         with torch.set_grad_enabled(whole):
-            pieces = [self._score(model, plan, micro_batch) for micro_batch in plan.micro_batches]
-        scores = in_order(pieces, plan)
-        reference_N = self._reference(model, plan) if self.beta else None
-        leaves = Scores(scores.logps_N.detach().requires_grad_(), scores.entropies_N.detach().requires_grad_())
+            pieces, scores = self._all_scores(model, plan, mine)
+        reference_N = self._reference(model, plan, mine) if self.beta else None
+        leaves = Scores(scores.logps_N.requires_grad_(), scores.entropies_N.requires_grad_())
         loss = self._loss(step, leaves, reference_N)
         loss.backward()
-        for micro_batch in plan.micro_batches:
-            again = pieces[0] if whole else self._score(model, plan, micro_batch)
-            carry_back(again, leaves, slots_of(micro_batch, plan.rows).to(again.logps_N.device))
+        with self._ranks.in_memory(self.args.device):
+            for number in mine:
+                again = pieces[number] if whole else self._score(model, plan, plan.micro_batches[number])
+                carry_back(again, leaves, slots_of(plan.micro_batches[number], plan.rows).to(again.logps_N.device))
+        self._ranks.sum_gradients(model)
         return loss.detach(), self._report(step, plan, leaves, loss.detach())
 
     def plan(self, rows: tuple[Row, ...]) -> Plan:
         """How these rows run through this model, within the token budget."""
+        budget = self._ranks.budget(self._budget, rows)
         if self._unwalkable:
-            return plan_tiles(rows, self._budget)
-        return plan_trie(rows, self._budget, self.sharing)
+            return plan_tiles(rows, budget)
+        return plan_trie(rows, budget, self.sharing)
+
+    def _all_scores(self, model: nn.Module, plan: Plan, mine: Sequence[int]) -> tuple[dict[int, Scores], Scores]:
+        """The scores of this rank's micro-batches, and those of all rows, without a gradient."""
+        with self._ranks.in_memory(self.args.device):
+            pieces = {number: self._score(model, plan, plan.micro_batches[number]) for number in mine}
+        own = in_order(pieces, plan, next(self._head.parameters()))
+        whole = (self._ranks.summed(scores_N.detach().clone()) for scores_N in (own.logps_N, own.entropies_N))
+        return pieces, Scores(*whole)
 
     def _score(self, model: nn.Module, plan: Plan, micro_batch: MicroBatch) -> Scores:
         with self.accelerator.autocast():
             return score(model, self._head, micro_batch, plan.rows)
 
-    def _reference(self, model: nn.Module, plan: Plan) -> Tensor:
+    def _reference(self, model: nn.Module, plan: Plan, mine: Sequence[int]) -> Tensor:
         """Log-probabilities of the base model."""
         with torch.no_grad(), self._lora.disable_adapter():
-            return in_order([self._score(model, plan, one) for one in plan.micro_batches], plan).logps_N
+            return self._all_scores(model, plan, mine)[1].logps_N
 
     def _loss(self, step: Step, leaves: Scores, reference_N: Tensor | None) -> Tensor:
         inputs = self._loss_inputs(step, leaves.logps_N.detach())
@@ -299,7 +323,8 @@ class PolicyTrainer(GRPOTrainer):
             "completion_mask": mask_BT.long(),
             "advantages": advantages_BT,
             "old_per_token_logps": self._pad(mu_N if loss.bypass else old_N),
-            "num_items_in_batch": lengths_B.sum(),
+            # TRL divides it by the number of ranks, each of which it takes to have rows of its own.
+            "num_items_in_batch": lengths_B.sum() * self.accelerator.num_processes,
         }
 
     def _pad(self, values_N: Tensor, fill: float = 0.0) -> Tensor:

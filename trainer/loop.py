@@ -87,6 +87,11 @@ class Loop:
         self._start = Start(feed.policy())
         self._trainer: PolicyTrainer | None = None
 
+    @property
+    def checkpoint(self) -> Path | None:
+        """The folder of the checkpoint that training goes on from."""
+        return None if self._start.checkpoint is None else self._start.checkpoint.folder
+
     def run(self, make_trainer: MakeTrainer) -> None:
         """Train until told to stop or done; after a rollback, go on from where it leads."""
         try:
@@ -113,7 +118,7 @@ class Loop:
             trainer.load_adapter_weights(read_weights(adapter / "adapter_model.safetensors"))
         if checkpoint is not None:
             self._say(f"going on from step {checkpoint.origin.step}")
-        trainer.run(None if checkpoint is None else checkpoint.folder)
+        trainer.run(self.checkpoint)
 
     def steps(self) -> Iterator[Step]:
         """What TRL's loop is fed with: first what an earlier life left, then what becomes ready."""

@@ -9,7 +9,7 @@ Axes: N trained tokens of all rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -95,14 +95,21 @@ def slots_of(micro_batch: MicroBatch, rows: Sequence[Row]) -> Tensor:
     return torch.cat([torch.arange(starts[number], starts[number + 1]) for number in numbers])
 
 
-def in_order(pieces: Sequence[Scores], plan: Plan) -> Scores:
-    """The scores of all micro-batches, brought into the order of the rows."""
-    slots = torch.cat([slots_of(micro_batch, plan.rows) for micro_batch in plan.micro_batches])
-    order = torch.argsort(slots).to(pieces[0].logps_N.device)
-    return Scores(
-        torch.cat([piece.logps_N for piece in pieces])[order],
-        torch.cat([piece.entropies_N for piece in pieces])[order],
-    )
+def in_order(pieces: Mapping[int, Scores], plan: Plan, weight: Tensor) -> Scores:
+    """The scores of these micro-batches in the order of the rows; zero for those of all others.
+
+    `weight` is one of the model's: scores are on its device, and as exact as it, but at least single precision.
+    """
+    num_trained = sum(len(row.sampled_ids) for row in plan.rows)
+    exact = torch.promote_types(weight.dtype, torch.float32)
+    logps_N, entropies_N = (torch.zeros(num_trained, dtype=exact, device=weight.device) for _ in range(2))
+    for number, piece in pieces.items():
+        slots = slots_of(plan.micro_batches[number], plan.rows).to(weight.device)
+        logps_N, entropies_N = (
+            whole_N.index_put((slots,), part_N)
+            for whole_N, part_N in ((logps_N, piece.logps_N), (entropies_N, piece.entropies_N))
+        )
+    return Scores(logps_N, entropies_N)
 
 
 def carry_back(scores: Scores, leaves: Scores, slots_N: Tensor) -> None:
