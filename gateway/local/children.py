@@ -40,7 +40,7 @@ class Program(Record, frozen=True):
     env: dict[str, str]
     """All of its environment."""
     cwd: str
-    start_s: float = 180.0
+    start_s: float = 600.0
     grace_s: float = 15.0
     may_finish: bool = False
     """Ending with code 0 means that its work is done; it is not started again."""
