@@ -57,6 +57,10 @@ class Client:
         """Create or change a run."""
         return await self._request("POST", "/v1/runs", {"run": run, **settings})
 
+    async def run(self, run: str) -> Json:
+        """A run's settings, and what of it was trained."""
+        return await self._request("GET", f"/v1/runs/{run}")
+
     async def start_episode(self, task: str, *, idempotency_key: str, **fields: object) -> Json:
         """Start an attempt at a task: its id and the environment for the agent."""
         return await self._request("POST", "/v1/episodes", {"task": task, "idempotency_key": idempotency_key, **fields})
