@@ -1,6 +1,6 @@
 """The seam to TRL: its losses, optimiser, schedulers, loggers and checkpoint format, on batches and passes of ours.
 
-The only module that imports trl and peft. The rule: TRL's `_compute_loss` runs once per optimiser step, on all rows, on
+The only module that imports trl. The rule: TRL's `_compute_loss` runs once per optimiser step, on all rows, on
 leaf tensors, because most of its losses normalise within what they are given; the gradient at the leaves is then
 carried through the model micro-batch by micro-batch, so cutting changes nothing. One dataloader item is one optimiser
 step. What happens between steps is a callback's business: the loop's.
@@ -24,7 +24,7 @@ from typing import Any, Final, cast
 import torch
 from accelerate import DistributedType
 from datasets import Dataset
-from peft import LoraConfig, PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
+from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
@@ -33,61 +33,28 @@ from trl import GRPOConfig, GRPOTrainer
 
 from tracker.errors import SettingsError
 from tracker.samples import Row
-from tracker.timeline import num_distinct_tokens
 from trainer.config import TrainerSettings
+from trainer.lora import lora_config
+from trainer.loss_inputs import Grid, loss_inputs
 from trainer.micro_batches import (
     MicroBatch,
     Plan,
     carry_back,
     in_order,
-    merged_size,
     plan_tiles,
     plan_trie,
     slots_of,
 )
-from trainer.offpolicy import gaps, level_of, off_policy_of, truncated_weights
 from trainer.ranks import SMALLEST_BUDGET, Ranks
+from trainer.reporting import Taken, report_of
 from trainer.scoring import Scores, output_embeddings, score
 from trainer.steps import Report, Step
 from trainer.trie import Sharing
 from trainer.walking import walk_as_tree
-from trainer.weights import row_weights
 
 LOG: Final = logging.getLogger("hone.trainer")
 UNBOUNDED_STEPS: Final = 10**9
-UNSERVED_TARGETS: Final = ("lm_head", "embed_tokens", "embed_in", "embed_out", "wte", "wpe")
 LAUNCHES: Final = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
-
-
-def lora_config(settings: TrainerSettings) -> LoraConfig:
-    """The policy's adapter, refused if no engine could serve it."""
-    lora = settings.policy.lora
-    targets = [lora.target] if isinstance(lora.target, str) else list(lora.target)
-    for target in targets:
-        if target.rsplit(".", 1)[-1] in UNSERVED_TARGETS:
-            raise SettingsError(f"lora.target: engines cannot serve adapters on {target}; write all-linear.")
-    if settings.max_lora_rank is not None and lora.r > settings.max_lora_rank:
-        raise SettingsError(f"lora.r: engines take ranks up to {settings.max_lora_rank}, not {lora.r}.")
-    config = LoraConfig(
-        r=lora.r,
-        lora_alpha=lora.alpha,  # pyright: ignore[reportArgumentType] - peft divides by r; fractions are fine
-        target_modules=lora.target if isinstance(lora.target, str) else list(lora.target),
-        lora_dropout=0.0,
-        bias="none",
-        task_type="CAUSAL_LM",
-    )
-    check_servable(config)
-    return config
-
-
-def check_servable(config: LoraConfig) -> None:
-    """Refuse what vLLM and the embedded engine do not load."""
-    if config.use_dora:
-        raise SettingsError("lora: engines cannot serve DoRA.")
-    if config.bias != "none" or config.lora_bias:
-        raise SettingsError("lora: engines cannot serve a bias.")
-    if config.modules_to_save:
-        raise SettingsError("lora: engines cannot serve modules_to_save.")
 
 
 def check_launch(kind: DistributedType) -> None:
@@ -167,8 +134,7 @@ class PolicyTrainer(GRPOTrainer):
         self.done: tuple[Step, Report] | None = None
         self._settings = settings
         self._steps = steps
-        self._leaves: Scores | None = None
-        self._shape_BT: Tensor = torch.empty(0)
+        self._given: tuple[Tensor, Tensor] | None = None
         self._budget = settings.token_budget
         self._lora: PeftModel = cast("PeftModel", self.model)
         self._head = output_embeddings(self._lora.get_base_model())
@@ -209,13 +175,13 @@ class PolicyTrainer(GRPOTrainer):
             model.zero_grad(set_to_none=True)
             loss = torch.zeros_like(loss)
         self._step += 1
-        self.done = step, _timed(report, time.monotonic() - started)
+        self.done = step, replace(report, train_s=time.monotonic() - started)
         return loss
 
     def _get_per_token_logps_and_entropies(self, *_: Any, **__: Any) -> tuple[Tensor, Tensor, None]:
         """Give TRL's loss the leaves instead of a forward pass."""
-        assert self._leaves is not None
-        return self._pad(self._leaves.logps_N), self._pad(self._leaves.entropies_N), None
+        assert self._given is not None
+        return *self._given, None
 
     # A step.
 
@@ -285,79 +251,30 @@ class PolicyTrainer(GRPOTrainer):
             return self._all_scores(model, plan, mine)[1].logps_N
 
     def _loss(self, step: Step, leaves: Scores, reference_N: Tensor | None) -> Tensor:
-        inputs = self._loss_inputs(step, leaves.logps_N.detach())
+        """TRL's, on all rows; `_get_per_token_logps_and_entropies` gives it the leaves."""
+        grid = Grid.of(step.rows, leaves.logps_N.device)
+        inputs = loss_inputs(step, grid, leaves.logps_N.detach(), self._settings.loss, self.accelerator.num_processes)
         if reference_N is not None:
-            inputs["ref_per_token_logps"] = self._pad(reference_N)
-        self._leaves = leaves
+            inputs["ref_per_token_logps"] = grid.pad(reference_N)
+        self._given = grid.pad(leaves.logps_N), grid.pad(leaves.entropies_N)
         try:
             return super()._compute_loss(self.model, inputs)
         finally:
-            self._leaves = None
-
-    def _loss_inputs(self, step: Step, old_N: Tensor) -> dict[str, Tensor]:
-        """What TRL's loss reads, with the off-policy weight and the row's weight inside the (B, T) advantages.
-
-        vespo alone takes the off-policy weight itself, inside its sequence ratio, so for it they stay apart.
-        """
-        lengths_B = torch.tensor([len(row.sampled_ids) for row in step.rows], device=old_N.device)
-        num_columns = int(lengths_B.max())
-        mask_BT = torch.arange(num_columns, device=old_N.device) < lengths_B.unsqueeze(1)
-        self._shape_BT = mask_BT
-        mu_N = _engine_logps(step.rows, old_N)
-        loss = self._settings.loss
-        level = level_of(step.loss, loss)
-        weights_N = truncated_weights(old_N, mu_N, lengths_B, level, loss.off_policy_cap)
-        factors = row_weights(step.rows, step.loss)
-        credit = [advantage * factor for advantage, factor in zip(step.advantages, factors, strict=True)]
-        advantages_BT = torch.tensor(credit, dtype=old_N.dtype, device=old_N.device).unsqueeze(1) * mask_BT
-        extra: dict[str, Tensor] = {}
-        if step.loss == "vespo":
-            extra["importance_sampling_ratio"] = self._pad(weights_N, 1.0)
-        else:
-            advantages_BT = advantages_BT * self._pad(weights_N)
-        ones = mask_BT.new_ones(len(step.rows), 1, dtype=torch.long)
-        return extra | {
-            "prompt_ids": ones,
-            "prompt_mask": ones,
-            "completion_ids": mask_BT.long(),
-            "completion_mask": mask_BT.long(),
-            "advantages": advantages_BT,
-            "old_per_token_logps": self._pad(mu_N if loss.bypass else old_N),
-            # TRL divides it by the number of ranks, each of which it takes to have rows of its own.
-            "num_items_in_batch": lengths_B.sum() * self.accelerator.num_processes,
-        }
-
-    def _pad(self, values_N: Tensor, fill: float = 0.0) -> Tensor:
-        """(N,) to (B, T), row after row; differentiable."""
-        mask_BT = self._shape_BT
-        return values_N.new_full(mask_BT.shape, fill).masked_scatter(mask_BT, values_N)
+            self._given = None
 
     def _report(self, step: Step, plan: Plan, leaves: Scores, loss: Tensor) -> Report:
-        parameters = [parameter.grad for parameter in self._lora.parameters() if parameter.grad is not None]
-        norm = float(torch.nn.utils.get_total_norm(parameters))
-        ours_N = leaves.logps_N.detach()
-        mu_N = _engine_logps(step.rows, ours_N)
-        lengths_B = torch.tensor([len(row.sampled_ids) for row in step.rows], device=ours_N.device)
-        told = self._settings.loss
-        no_lag, by_version = gaps(step, ours_N, mu_N)
+        gradients = [parameter.grad for parameter in self._lora.parameters() if parameter.grad is not None]
         kl = self._metrics["train"].get("kl")
-        num_branches, num_merged_tokens = merged_size(plan.rows)
-        return Report(
-            loss=float(loss),
-            grad_norm=norm,
-            entropy=float(leaves.entropies_N.detach().mean()),
-            kl=kl[-1] if self.beta and kl else None,
-            off_policy=off_policy_of(ours_N, mu_N, lengths_B, level_of(step.loss, told), told.off_policy_cap),
-            num_raw_tokens=sum(len(row.prompt_ids) + len(row.sampled_ids) for row in plan.rows),
-            num_merged_tokens=num_merged_tokens,
-            num_run_tokens=plan.num_run_tokens,
-            num_distinct_tokens=num_distinct_tokens(row.prompt_ids + row.sampled_ids for row in plan.rows),
-            num_branches=num_branches,
-            num_micro_batches=len(plan.micro_batches),
-            train_s=0.0,
-            gap_at_no_lag=no_lag,
-            gap_by_version=by_version,
-            problem=_problem(float(loss), norm),
+        return report_of(
+            step,
+            plan,
+            Scores(leaves.logps_N.detach(), leaves.entropies_N.detach()),
+            self._settings.loss,
+            Taken(
+                loss=float(loss),
+                grad_norm=float(torch.nn.utils.get_total_norm(gradients)),
+                kl=kl[-1] if self.beta and kl else None,
+            ),
         )
 
     # Weights and state.
@@ -456,16 +373,3 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 def _no_reward(**_: Any) -> list[float]:
     """TRL wants a reward function; rewards come from the ledger, so this one is never called."""
     raise AssertionError("rewards come from the ledger")
-
-
-def _engine_logps(rows: Sequence[Row], like: Tensor) -> Tensor:
-    return torch.tensor([value for row in rows for value in row.logprobs], dtype=like.dtype, device=like.device)
-
-
-def _problem(loss: float, norm: float) -> str:
-    finite = {"loss": loss, "gradient": norm}
-    return "".join(f"the {name} is {value}" for name, value in finite.items() if not abs(value) < float("inf"))
-
-
-def _timed(report: Report, seconds: float) -> Report:
-    return replace(report, train_s=seconds)

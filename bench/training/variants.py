@@ -35,7 +35,8 @@ from bench.training.workloads import Workload
 from tracker.settings import LoraSettings, PolicySettings, StoreSettings
 from tracker.types import Batch
 from trainer.config import TrainerSettings
-from trainer.grpo import PolicyTrainer, lora_config
+from trainer.grpo import PolicyTrainer
+from trainer.lora import lora_config
 from trainer.steps import Report, Step
 from trainer.trie import Sharing
 

@@ -20,7 +20,8 @@ from tracker.samples import Row
 from tracker.settings import LoraSettings, PolicySettings
 from tracker.types import Batch
 from trainer.config import LossSettings, Optimisation, TrainerSettings
-from trainer.grpo import PolicyTrainer, check_servable, lora_config
+from trainer.grpo import PolicyTrainer
+from trainer.lora import check_servable, lora_config
 from trainer.scoring import Scores
 from trainer.steps import Report, Step
 from trainer.weights import LOSSES
