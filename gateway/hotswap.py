@@ -135,10 +135,8 @@ class HotSwap:
         try:
             urls = await self._load_everywhere(serving)
             details = [await self._recognise(url, serving, probe) for url in urls]
-            active = msgspec.structs.replace(
-                version, state=VersionState.ACTIVE, detail="; ".join(dict.fromkeys(details))
-            )
-            await self._ledger.put_version(active)
+            known = msgspec.structs.replace(version, detail="; ".join(dict.fromkeys(details)))
+            await self._ledger.put_version(known)
             await self._ledger.activate(version.policy, version.version, version.epoch)
         except HoneError as error:
             LOG.warning("version %s was not published: %s", serving.name, error.message)
@@ -148,8 +146,8 @@ class HotSwap:
             raise Conflict(
                 f"Version {version.version} of {version.policy} was not published: {error.message}", code="swap_failed"
             ) from error
-        LOG.info("version %s is active (%s)", serving.name, active.detail)
-        return active
+        LOG.info("version %s is active (%s)", serving.name, known.detail)
+        return msgspec.structs.replace(known, state=VersionState.ACTIVE)
 
     async def _serve_again(self, policy: str, version: int) -> None:
         """Bring back a version that was published before and not withdrawn since; version 0 is always there."""

@@ -263,7 +263,7 @@ class Ledger(Protocol):
         ...
 
     async def activate(self, policy: str, version: int, epoch: int) -> None:
-        """New pins get this version. `Conflict` unless `epoch` is the policy's."""
+        """The version is active, and new pins get it. `Conflict` unless `epoch` is the policy's."""
         ...
 
     async def rollback(self, policy: str, version: int) -> Policy:

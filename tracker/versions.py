@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, func, insert, select, update
 
 from tracker import tables
 from tracker.clock import Clock
@@ -56,7 +56,10 @@ class Versions(Database):
         return await self.read(_list_versions, policy)
 
     async def activate(self, policy: str, version: int, epoch: int) -> None:
-        """New pins get this version. `Conflict` unless `epoch` is the policy's and no later version is active."""
+        """The version is active and new pins get it, in one transaction.
+
+        `Conflict` unless `epoch` is the policy's and no later version is active.
+        """
         await self.write(_activate, policy, version, epoch, self._clock.now_ms())
 
     async def rollback(self, policy: str, version: int) -> Policy:
@@ -141,8 +144,9 @@ def _activate(connection: Connection, policy: str, version: int, epoch: int, now
     if version < row.active:
         raise Conflict(f"Version {row.active} of {policy!r} is active; roll back to go to {version}.", param="version")
     versions = tables.versions
-    anew = (versions.c.policy == policy, versions.c.version == version, versions.c.activated_ms.is_(None))
-    connection.execute(update(versions).where(*anew).values(activated_ms=now_ms))
+    first_ms = func.coalesce(versions.c.activated_ms, now_ms)
+    statement = update(versions).where(versions.c.policy == policy, versions.c.version == version)
+    connection.execute(statement.values(state=VersionState.ACTIVE, activated_ms=first_ms))
     _set_policy(connection, policy, active=version)
 
 

@@ -58,10 +58,11 @@ async def test_a_version_is_read_back_as_it_was_put(ledger: SqlLedger) -> None:
 
 async def test_new_pins_get_the_active_version_and_never_an_earlier_one(ledger: SqlLedger) -> None:
     await published(ledger, 1)
-    await published(ledger, 2)
+    await published(ledger, 2, state=VersionState.LOADING)
     await published(ledger, 3, state=VersionState.FAILED)
     await ledger.activate("p", 2, 0)
     await ledger.activate("p", 2, 0)
+    assert (await ledger.get_version("p", 2)).state is VersionState.ACTIVE
     for version, epoch in ((1, 0), (3, 0), (2, 1)):
         with pytest.raises(Conflict):
             await ledger.activate("p", version, epoch)
