@@ -266,6 +266,7 @@ async def test_the_first_mark_of_an_episode_stays(store: EpisodeStore) -> None:
     assert begun == [b"", b"one\x00", b"one\x00", b"one\x00"]
 
 
+@pytest.mark.slow
 async def test_more_attempts_than_are_kept_push_out_the_oldest(store: EpisodeStore) -> None:
     for n in range(300):
         assert await episode(store, claim_of(f"ep-{n}", body_digest="b")) == f"ep-{n}"

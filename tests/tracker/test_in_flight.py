@@ -200,6 +200,7 @@ async def test_parallel_openings_do_not_pass_the_bound(ledger: SqlLedger) -> Non
     assert all(isinstance(result, EpisodeHead | TooManyRequests) for result in results)
 
 
+@pytest.mark.slow
 async def test_one_agent_after_the_other_is_let_in_until_groups_wait_for_the_trainer(ledger: SqlLedger) -> None:
     await ledger.put_run("default", RUN)
     await trainer(ledger)
