@@ -49,7 +49,8 @@ async def test_two_steps_end_to_end(tiny_model: Path, tmp_path: Path):
 
         policy = (await play.reader.policies())[0]
         versions = {version["version"]: version for version in policy["versions"]}
-        assert versions[2]["state"] == "active", versions[2]
+        # A third one may have followed by now.
+        assert versions[2]["state"] in ("active", "retired"), versions[2]
         assert versions[1]["digest"] != versions[2]["digest"]
         adapters = [stack.plan.settings.stores.adapters_dir / versions[number]["folder"] for number in (1, 2)]
         weights = [(folder / "adapter_model.safetensors").read_bytes() for folder in adapters]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.slow
 UNKNOWN = "ep-" + "0" * 32
 CHAT: Json = {"model": "solver", "messages": [{"role": "user", "content": "hello"}]}
 DIGEST = "0" * 64
+PARITY: Json = {"dtype": "float32", "noise": 0.01}
 BAD_BODIES: tuple[bytes, ...] = (b"", b"{", b"[]", b"null", b'"text"', b"\xff\xfe", b"{" * 5000, b'{"a": NaN}')
 """Nothing of this is an object with the fields that any endpoint needs."""
 
@@ -47,6 +49,7 @@ BODY_ENDPOINTS = (
     "/v1/episodes",
     "/v1/episodes/{episode}/finish",
     "/v1/policies",
+    "/v1/policies/solver/parity",
     "/v1/policies/solver/rollback",
     "/v1/policies/solver/versions",
     "/v1/reward",
@@ -82,6 +85,17 @@ WRONG_FIELDS: dict[str, tuple[Json, ...]] = {
     ),
     "/v1/episodes/{episode}/finish": ({}, {"status": "great"}, {"status": 1}, {"status": "ok", "more": 1}),
     "/v1/policies": ({}, {"name": 7}, {"name": "solver", "lora": {}}),
+    "/v1/policies/solver/parity": (
+        {},
+        {"dtype": 7, "noise": 0},
+        {**PARITY, "noise": -1},
+        {**PARITY, "noise": "little"},
+        {**PARITY, "texts": [{"name": "plain", "token_ids": [1]}]},
+        {**PARITY, "chats": [{"name": "chat", "token_ids": [1], "messages": []}]},
+        {**PARITY, "points": [{"prompt_ids": [], "token_ids": [1], "logprobs": [-1]}]},
+        {**PARITY, "points": [{"prompt_ids": [1], "token_ids": [1, 2], "logprobs": [-1]}]},
+        {**PARITY, "point": []},
+    ),
     "/v1/policies/solver/rollback": ({}, {"version": -1}, {"version": "1"}),
     "/v1/policies/solver/versions": (
         {},
@@ -129,7 +143,9 @@ NOT_FOUND = (
     Wrong("POST", "/v1/policies/nobody/versions", {"folder": "f", "digest": DIGEST}, (404,)),
     Wrong("POST", "/v1/policies/solver/rollback", {"version": 99}, (404, 409)),
     Wrong("POST", "/v1/policies/solver/versions", {"folder": "f", "digest": DIGEST}, (400, 409)),
+    Wrong("POST", "/v1/policies/nobody/parity", PARITY, (404,)),
     Wrong("GET", "/v1/batches?policy=nobody", statuses=(404,)),
+    Wrong("GET", "/v1/runs/nobody", statuses=(404,)),
     Wrong("GET", "/v1/nothing", statuses=(404,)),
     Wrong("POST", "/v1/load_lora_adapter", {"lora_name": "a", "lora_path": "/etc"}, (404,)),
 )
@@ -148,6 +164,8 @@ WITHOUT_KEY = tuple(
         ("POST", "/v1/episodes", {"task": "t"}),
         ("POST", "/v1/reward", {"episode_id": "{episode}", "reward": 1}),
         ("GET", "/v1/runs", None),
+        ("GET", "/v1/runs/default", None),
+        ("POST", "/v1/policies/solver/parity", PARITY),
         ("GET", "/v1/engines", None),
         ("GET", "/v1/policies", None),
         ("GET", "/v1/batches", None),
@@ -164,6 +182,8 @@ WITHOUT_SCOPE = (
     Wrong("DELETE", "/v1/episodes/{episode}", None, (403,), Scope.AGENT),
     Wrong("POST", "/v1/policies/solver/versions", {"folder": "f", "digest": DIGEST}, (403,), Scope.AGENT),
     Wrong("POST", "/v1/policies/solver/rollback", {"version": 0}, (403,), Scope.READ),
+    Wrong("POST", "/v1/policies/solver/parity", PARITY, (403,), Scope.AGENT),
+    Wrong("GET", "/v1/runs/default", None, (403,), Scope.AGENT),
 )
 WRONG_METHODS = tuple(
     Wrong(method, path, {} if method == "POST" else None, (404, 405))
@@ -300,5 +320,5 @@ async def test_no_endpoint_is_left_out(tmp_path: Path):
     open_to_all = {"/health/live", "/health/ready", "/metrics", "/openapi.json", "/docs"}
     for path, methods in paths.items():
         for method in set(methods) & {"get", "post", "put", "delete"}:
-            filled_path = path.replace("{episode_id}", "X").replace("{name}", "X")
+            filled_path = re.sub(r"\{\w+\}", "X", path)
             assert path in open_to_all or (method, filled_path) in covered, f"{method} {path} has no wrong input"
