@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import os
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
+from gateway.client import Client
 from gateway.local.plan import SOURCE_ROOT, plan_local
 from gateway.local.up import LocalStack, local_stack
-from tests.e2e.stack import free_port
+from tests.e2e.stack import Json, free_port, until
 
 DRIVER_S = 900
 SETTINGS = """
@@ -40,7 +42,7 @@ async def stack_of(folder: Path, models: Mapping[str, Path]) -> AsyncIterator[Lo
     policies = [POLICY.format(name=name, model=model) for name, model in models.items()]
     (folder / "hone.toml").write_text(SETTINGS + "".join(policies))
     env = {name: value for name, value in os.environ.items() if not name.startswith(("HONE_", "OMP_"))}
-    env |= {"HONE_DATA_DIR": str(folder / "data"), "HONE_PORT": str(free_port())}
+    env |= {"HONE_DATA_DIR": str(folder / "data"), "HONE_PORT": str(free_port()), "HONE_BEGIN_TIMEOUT_S": "10"}
     ports = [free_port() for _ in set(models.values())]
     try:
         async with local_stack(plan_local(env, folder, ports, num_cores=2), print) as stack:
@@ -72,3 +74,16 @@ async def drive(stack: LocalStack, script: str, *arguments: str) -> str:
     told = printed.decode()
     assert driving.returncode == 0, told
     return told
+
+
+async def trained_batches(reader: Client, wanted: Mapping[str, int]) -> list[Json]:
+    """The steps that are marked trained, once there are as many of each policy; a version is live before that."""
+    found: list[Json] = []
+
+    async def are_there() -> bool:
+        found[:] = [batch async for batch in reader.batches() if batch["state"] == "trained"]
+        counts = Counter(str(batch["policy"]) for batch in found)
+        return all(counts[policy] >= number for policy, number in wanted.items())
+
+    await until(are_there)
+    return found

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.client import RequestFailed
-from tests.e2e.examples import drive, stack_of
+from tests.e2e.examples import drive, stack_of, trained_batches
 from tracker.types import Scope
 
 pytestmark = pytest.mark.slow
@@ -26,9 +26,8 @@ async def test_every_step_of_a_cocktail_holds_its_families_in_their_proportions(
             await admin.start_episode("sing/lamp", run=RUN, idempotency_key="sing")
         assert refused.value.status == 400
 
+        batches = await trained_batches(admin, {"solver": 2})
         tasks = {group["group_id"]: group["task"] async for group in admin.groups(RUN)}
-        batches = [batch async for batch in admin.batches() if batch["state"] == "trained"]
-        assert len(batches) >= 2
         for batch in batches:
             families = Counter(tasks[group_id].split("/")[0] for group_id in batch["group_ids"])
             assert families == {"lookup": 2, "shout": 1}

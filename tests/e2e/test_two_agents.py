@@ -10,7 +10,7 @@ import pytest
 
 from gateway.client import Client
 from gateway.local.up import LocalStack
-from tests.e2e.examples import drive, stack_of
+from tests.e2e.examples import drive, stack_of, trained_batches
 from tests.e2e.stack import Json
 from tracker.types import Scope
 
@@ -32,11 +32,13 @@ async def test_each_agent_s_policy_learns_from_its_own_calls_alone(tiny_model: P
         told = await drive(stack, "train_two_agents.py", "--versions", str(NUM_VERSIONS), "--group-size", "4")
         assert all(f"{agent}: " in told for agent in AGENTS)
         check_versions(stack, {policy["policy"]: policy for policy in await reader.policies()})
+        # First what was trained, then the episodes, which are whole by then: training goes on meanwhile.
+        trained = await trained_batches(reader, dict.fromkeys(AGENTS, NUM_VERSIONS))
         calls, tokens = await called(reader)
         assert len({call["engine"] for listed in calls.values() for call in listed}) == num_bases
         for agent in AGENTS:
             assert len({call["engine"] for call in calls[agent]}) == 1
-        await check_batches(reader, tokens)
+        await check_batches(reader, trained, tokens)
 
 
 def check_versions(stack: LocalStack, policies: dict[str, Json]) -> None:
@@ -67,15 +69,13 @@ async def called(reader: Client) -> tuple[dict[str, list[Json]], dict[tuple[str,
     return calls, tokens
 
 
-async def check_batches(reader: Client, tokens: dict[tuple[str, str], int]) -> None:
+async def check_batches(reader: Client, trained: list[Json], tokens: dict[tuple[str, str], int]) -> None:
     """Every step of a policy trained exactly what it sampled in the step's groups; a group may be in both lines."""
     members = {
         group["group_id"]: [member["episode_id"] for member in group["members"]] async for group in reader.groups(RUN)
     }
     steps: defaultdict[str, list[int]] = defaultdict(list)
-    async for batch in reader.batches():
-        if batch["state"] != "trained":
-            continue
+    for batch in trained:
         metrics, policy = batch["metrics"], batch["policy"]
         episodes = [episode_id for group_id in batch["group_ids"] for episode_id in members[group_id]]
         assert metrics["policy"] == policy
