@@ -21,7 +21,7 @@ async def test_every_step_of_a_cocktail_holds_its_families_in_their_proportions(
         stack.client(Scope.ADMIN) as admin,
     ):
         told = await drive(stack, "train_cocktail.py", "--versions", "2", "--group-size", "4")
-        assert "step 2: lookup 2 groups" in told
+        assert "step 1: lookup 2 groups" in told
         with pytest.raises(RequestFailed, match="'lookup/', 'shout/'") as refused:
             await admin.start_episode("sing/lamp", run=RUN, idempotency_key="sing")
         assert refused.value.status == 400
