@@ -22,6 +22,17 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile(config.getoption("--hypothesis-profile") or "hone")
 
 
+WHOLLY_SLOW = re.compile(r"^pytestmark = \[?pytest\.mark\.slow", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What holds no fast test is not even imported for the fast ones: half of their time would be its libraries."""
+    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+        return None
+    is_tested = collection_path.name.startswith(("test_", "conftest"))
+    return True if not is_tested or WHOLLY_SLOW.search(collection_path.read_text(encoding="utf-8")) else None
+
+
 OWNED = re.compile(r"^[^:]+:(due|finishing|routing:.+|pins:.+)$")
 """Global keys, which stay; every other key has a time to live."""
 
