@@ -96,7 +96,7 @@ check-trainer:
 	$(FAST) tests/trainer
 
 check-rest:
-	$(FAST) --ignore tests/trainer --ignore tests/e2e --ignore tests/engines -n 2
+	$(FAST) --ignore tests/trainer --ignore tests/e2e --ignore tests/engines
 
 bench-demo-seeds: setup
 	$(BIN)/python -m bench.demo_seeds

@@ -14,7 +14,7 @@ from tracker.redis_server import EmbeddedRedis
 
 # How long an example takes says more about what else the machine does than about the law.
 settings.register_profile("hone", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("quick", settings.get_profile("hone"), max_examples=20)
+settings.register_profile("quick", settings.get_profile("hone"), max_examples=10)
 
 
 def pytest_configure(config: pytest.Config) -> None:

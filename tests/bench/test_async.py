@@ -10,6 +10,8 @@ import pytest
 
 from bench.schedules import Workload, open_stage, played, slow_script
 
+pytestmark = pytest.mark.slow
+
 TINY = Workload(slots=4, group_size=2, groups_per_step=2, num_groups=5, staleness=3, episode_s=0.02, step_s=0.02)
 
 
@@ -34,7 +36,6 @@ def test_the_engine_takes_as_long_as_the_conversation_says():
     assert slow_script({"messages": [{"role": "user", "content": "hi"}]}).delay_s == 0
 
 
-@pytest.mark.slow
 async def test_both_schedules_train_the_same_budget(tmp_path: Path, bench: ModuleType) -> None:
     async with open_stage(tmp_path / "data") as stage:
         outcomes = {name: [await played(name, TINY, 0, stage)] for name in bench.SCHEDULES}

@@ -12,10 +12,11 @@ from tests.conformance.hone import hone_gateway
 from tests.conformance.runner import Verdict, run_all
 from tests.conformance.suite import all_rules
 
+pytestmark = pytest.mark.slow
+
 CASES = {"C02", "C04", "C10", "C11", "C13", "C15", "C16", "C24", "C29", "C34", "C41", "C45"}
 
 
-@pytest.mark.slow
 async def test_hone_keeps_every_rule(tmp_path: Path) -> None:
     told: list[Verdict] = []
     async with hone_gateway(tmp_path) as (gateway, engine):

@@ -10,6 +10,8 @@ from safetensors.torch import save_file
 
 from gateway.adapter_folder import trained_size
 
+pytestmark = pytest.mark.slow
+
 
 def weights(folder: Path, up: torch.Tensor) -> Path:
     folder.mkdir()

@@ -75,6 +75,7 @@ async def until_ready(url: str, process: asyncio.subprocess.Process) -> None:
     raise AssertionError("the gateway ended before it was ready")
 
 
+@pytest.mark.slow
 async def test_keys_are_refused_in_a_folder_that_is_no_data_folder(tmp_path: Path) -> None:
     status, out, err = await hone(environment(tmp_path), "keys", "create", "--scope", "agent", "--json")
     assert (status, out) == (2, "")

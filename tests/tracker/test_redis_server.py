@@ -88,6 +88,7 @@ async def test_a_server_that_is_only_slow_is_not_started_twice(server: EmbeddedR
         os.kill(server.pid, signal.SIGCONT)
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_only_slow_is_waited_for_at_a_start(server: EmbeddedRedis, tmp_path: Path) -> None:
     assert server.pid is not None
     os.kill(server.pid, signal.SIGSTOP)
@@ -103,6 +104,7 @@ async def test_a_server_that_is_only_slow_is_waited_for_at_a_start(server: Embed
     await other.stop()
 
 
+@pytest.mark.slow
 async def test_two_that_start_at_once_run_one_server(tmp_path: Path) -> None:
     both = EmbeddedRedis(tmp_path), EmbeddedRedis(tmp_path)
     await asyncio.gather(*(one.start() for one in both))

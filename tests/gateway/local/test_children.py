@@ -127,6 +127,7 @@ async def test_a_killed_child_is_started_again_and_that_is_said(tmp_path: Path):
     assert "worker ended with code -9" in said[0]
 
 
+@pytest.mark.slow
 async def test_a_child_that_keeps_dying_is_started_more_and_more_slowly(tmp_path: Path):
     said: list[str] = []
     one = child(tmp_path, "print('up')", said)
