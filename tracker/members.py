@@ -85,7 +85,7 @@ def read_groups(connection: Connection, rows: Sequence[Row[Any]], *, seated_only
     for row in rows:
         here = [seat for seat in seats.get(row.group_id, ()) if not seated_only or seat.place is not None]
         run = runs.get(row.tenant, row.run)
-        groups.append(_group(row, standing(here, rewards, run, frozen.get(row.group_id, {}))))
+        groups.append(group_of(row, standing(here, rewards, run, frozen.get(row.group_id, {}))))
     return groups
 
 
@@ -158,7 +158,8 @@ def _frozen_member(row: Row[Any]) -> Member:
     return Member(episode_id=row.episode_id, reward=row.reward, advantage=row.advantage, member=row.member, why=row.why)
 
 
-def _group(row: Row[Any], members: Sequence[Member]) -> Group:
+def group_of(row: Row[Any], members: Sequence[Member]) -> Group:
+    """A row of `groups` with the standing of its members, as far as they were read."""
     return Group(
         group_id=row.group_id,
         tenant=row.tenant,

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, exists, func, select
 
 from tracker import tables
-from tracker.members import read_groups
+from tracker.members import group_of, read_groups
 from tracker.sql import Database
 from tracker.types import Group, GroupState
 
@@ -56,19 +56,7 @@ def _in_order(connection: Connection, *where: ColumnElement[bool]) -> Sequence[R
 
 
 def _ready_heads(connection: Connection, policy: str) -> list[Group]:
-    return [
-        Group(
-            group_id=row.group_id,
-            tenant=row.tenant,
-            run=row.run,
-            task=row.task,
-            round=row.round,
-            size=row.size,
-            state=GroupState(row.state),
-            created_ms=row.created_ms,
-        )
-        for row in _in_order(connection, *_is_offered(policy))
-    ]
+    return [group_of(row, ()) for row in _in_order(connection, *_is_offered(policy))]
 
 
 def _ready_groups(connection: Connection, policy: str, group_ids: Sequence[str]) -> list[Group]:
