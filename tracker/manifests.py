@@ -145,20 +145,24 @@ def manifest_digest(manifest: Manifest) -> str:
     return hashlib.sha256(encode_manifest(msgspec.structs.replace(manifest, digest=""))).hexdigest()
 
 
-def stored_digest(stored: bytes) -> str | None:
-    """The digest that a stored manifest names; `None` where there is none to be read."""
+def readable_manifest(stored: bytes) -> Manifest | None:
+    """A stored manifest whose digest holds; `None` where there is none to be read, of which `verify` tells."""
     try:
-        return decode_manifest(stored).digest
+        return decode_manifest(stored)
     except CorruptRecord:
         return None
 
 
+def stored_digest(stored: bytes) -> str | None:
+    """The digest that a stored manifest names; `None` where there is none to be read."""
+    manifest = readable_manifest(stored)
+    return None if manifest is None else manifest.digest
+
+
 def versions_named(stored: bytes) -> frozenset[int]:
     """The versions that a stored manifest names; none where there is none to be read."""
-    try:
-        named = decode_manifest(stored).versions
-    except CorruptRecord:
-        return frozenset()
+    manifest = readable_manifest(stored)
+    named = () if manifest is None else manifest.versions
     return frozenset(int(version) for version in named if version.isdecimal())
 
 

@@ -15,8 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
-from tracker.errors import CorruptRecord
-from tracker.manifests import Coverage, decode_manifest
+from tracker.manifests import Coverage, Manifest, readable_manifest
 from tracker.types import Batch, Record
 
 
@@ -90,14 +89,17 @@ def total(shares: Iterable[Shares]) -> Shares:
 
 
 def shares_of(batch: Batch) -> Shares:
-    """What a stored batch says of itself: the counts of the check before its step.
+    """What a stored batch says of itself: the counts of the check before its step."""
+    return shares_told(batch, readable_manifest(batch.manifest))
+
+
+def shares_told(batch: Batch, manifest: Manifest | None) -> Shares:
+    """The same of a batch whose manifest was read before; `None` where it is none that can be.
 
     How many tokens were trained is what the step counted; tokens that no valid manifest speaks of were not checked.
     """
     metrics = metrics_of(batch)
-    try:
-        manifest = decode_manifest(batch.manifest)
-    except CorruptRecord:
+    if manifest is None:
         return Shares(batches=1, trained=_trained(metrics, 0), gaps=gaps_of(metrics))
     return Shares(
         batches=1,

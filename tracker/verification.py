@@ -26,9 +26,10 @@ from tracker.manifests import (
     coverage_of,
     credit_digest,
     decode_manifest,
+    readable_manifest,
 )
 from tracker.receipts import Receipt, ids_digest, logprobs_digest, receipt_digest
-from tracker.shares import Shares, gaps_of, metrics_of, shares_of
+from tracker.shares import Shares, gaps_of, metrics_of, shares_told
 from tracker.types import Batch, Call, Choice, Record, RunSettings
 
 DROPPED: Final = "dropped"
@@ -74,7 +75,7 @@ def verify(stored: Stored) -> Finding:
     try:
         manifest = decode_manifest(stored.batch.manifest)
     except CorruptRecord as error:
-        return replace(finding, faults=(Fault(what=error.message),), shares=shares_of(stored.batch))
+        return replace(finding, faults=(Fault(what=error.message),), shares=shares_told(stored.batch, None))
     faults = [*_head_faults(stored, manifest), *_credit_faults(stored.batch, manifest), *stored.troubles]
     for episode_id, chain in manifest.episodes.items():
         faults += _sealed_faults(stored, episode_id, chain)
@@ -136,11 +137,8 @@ def _again(
 
 
 def _spans_of(batch: Batch) -> tuple[TrainedSpan, ...]:
-    """Of a manifest that cannot be read `verify` tells."""
-    try:
-        return decode_manifest(batch.manifest).spans
-    except CorruptRecord:
-        return ()
+    manifest = readable_manifest(batch.manifest)
+    return () if manifest is None else manifest.spans
 
 
 def _head_faults(stored: Stored, manifest: Manifest) -> Iterator[Fault]:

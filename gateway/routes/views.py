@@ -9,9 +9,9 @@ import msgspec
 
 from gateway.answers import plain
 from gateway.story import Story
-from tracker.manifests import NO_MANIFEST, stored_digest
+from tracker.manifests import NO_MANIFEST, readable_manifest
 from tracker.samples import Counts, counts, samples_of
-from tracker.shares import shares_of
+from tracker.shares import shares_told
 from tracker.timeline import Timeline, fold
 from tracker.types import Batch, Call, EpisodeRow, Group, Policy, Prompting, Version
 
@@ -118,10 +118,11 @@ def version_view(version: Version) -> dict[str, Any]:
 
 def batch_view(batch: Batch) -> dict[str, Any]:
     """A batch; its manifest is null where it is none that can be read."""
-    readable = batch if stored_digest(batch.manifest) else msgspec.structs.replace(batch, manifest=NO_MANIFEST)
-    checks = shares_of(batch).view()
+    manifest = readable_manifest(batch.manifest)
+    shown = batch if manifest is not None else msgspec.structs.replace(batch, manifest=NO_MANIFEST)
+    checks = shares_told(batch, manifest).view()
     del checks["batches"]
-    return {**plain(readable), "checks": checks}
+    return {**plain(shown), "checks": checks}
 
 
 def _head_view(row: EpisodeRow) -> dict[str, Any]:
