@@ -19,13 +19,13 @@ from gateway.parity import (
     PointGap,
     PointScored,
     Rendered,
-    first_difference,
     gap_of,
     judge_scores,
     not_checked,
     told_difference,
 )
 from tracker.errors import Unavailable, UpstreamFailed
+from tracker.evidence import first_difference
 from tracker.types import Record
 
 NO_SCORES = "the engine gives no alternatives by token id"

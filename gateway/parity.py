@@ -98,18 +98,6 @@ class PointGap(Record, frozen=True):
     """Mean distance of the tokens' log-probabilities, each token as often as the trainer would sample it."""
 
 
-def first_difference(expected: Sequence[int], found: Sequence[int]) -> int | None:
-    """The first place at which two lists of ids differ.
-
-    >>> first_difference((1, 2), (1, 3)), first_difference((1, 2), (1, 2, 3)), first_difference((1,), (1,))
-    (1, 2, None)
-    """
-    for place, (one, other) in enumerate(zip(expected, found, strict=False)):
-        if one != other:
-            return place
-    return None if len(expected) == len(found) else min(len(expected), len(found))
-
-
 def told_difference(expected: Rendered, found: Sequence[int], place: int, piece: str) -> str:
     """The difference in words; `piece` is the engine's id there, as text."""
     ours = expected.pieces[place] if place < len(expected.pieces) else ""

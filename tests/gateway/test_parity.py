@@ -9,8 +9,6 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gateway.comparison import Compared, compare, refusal
 from gateway.engine_api import EngineApi
@@ -22,7 +20,6 @@ from gateway.parity import (
     PointGap,
     PointScored,
     TextRendered,
-    first_difference,
     gap_of,
     judge_scores,
 )
@@ -31,7 +28,6 @@ from tracker.settings import PolicySettings
 
 FINE = Expected(dtype="float32", noise=1e-4)
 COARSE = Expected(dtype="bfloat16", noise=0.04)
-ids = st.lists(st.integers(0, 3), max_size=5)
 Json = dict[str, Any]
 
 
@@ -42,16 +38,6 @@ def point(depth: int, **logprobs: float) -> PointScored:
 
 def findings(gaps: list[PointGap], expected: Expected) -> dict[str, Finding]:
     return {check.what: check.finding for check in judge_scores(gaps, expected)}
-
-
-@given(ids, ids)
-def test_the_first_difference_is_where_what_came_before_is_equal(one: list[int], other: list[int]) -> None:
-    place = first_difference(one, other)
-    if place is None:
-        assert one == other
-    else:
-        assert one[:place] == other[:place]
-        assert one[place : place + 1] != other[place : place + 1]
 
 
 def test_a_gap_is_the_mean_distance_of_what_the_trainer_would_sample() -> None:

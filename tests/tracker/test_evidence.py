@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.tracker.building import RUN, call, chain_of, choice, episodes
 from tracker.codec import encode_calls
@@ -19,11 +20,13 @@ from tracker.evidence import (
     check_episode,
     check_rows,
     episode_faults,
+    first_difference,
 )
 from tracker.receipts import decode_receipts, seal
 from tracker.samples import Row, rows_of
 from tracker.types import Call, Sampling
 
+id_lists = st.lists(st.integers(0, 3), max_size=5)
 SEALED = chain_of(3)
 """Calls e-0, e-1, e-2, each continuing the one before; two sampled ids each."""
 
@@ -179,3 +182,13 @@ def test_a_row_that_runs_along_its_own_ids_passes():
 def test_a_row_that_would_run_along_any_others_is_refused_with_the_offset(context: list[int], offset: int):
     with pytest.raises(CorruptRecord, match=f"episode e, call e-2, choice 0, offset {offset}: it would be trained"):
         check_context(row(), context)
+
+
+@given(id_lists, id_lists)
+def test_the_first_difference_is_where_what_came_before_is_equal(one: list[int], other: list[int]) -> None:
+    place = first_difference(one, other)
+    if place is None:
+        assert one == other
+    else:
+        assert one[:place] == other[:place]
+        assert one[place : place + 1] != other[place : place + 1]
