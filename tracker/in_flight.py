@@ -25,9 +25,10 @@ from sqlalchemy import Connection, Row, and_, case, exists, func, select
 from tracker import tables
 from tracker.errors import TooManyRequests
 from tracker.families import family_of
+from tracker.offers import calls_policy
 from tracker.rounds import num_free_places, task_digest
 from tracker.sql import Database
-from tracker.types import EpisodeHead, EpisodeState, GroupState, InFlight, RunSettings, VersionState
+from tracker.types import SERVED_STATES, EpisodeHead, EpisodeState, GroupState, InFlight, RunSettings
 
 FIRST_RETRY_S: Final = 2
 """How soon to ask again where no two versions tell how long a step takes."""
@@ -38,7 +39,6 @@ RECENT_GROUPS: Final = 64
 TOO_STALE: Final = "too_stale"
 UNTRAINED: Final = (GroupState.OPEN, GroupState.READY, GroupState.TAKEN)
 SHOWN: Final = ("group_id", "tenant", "run", "task", "round", "size", "state", "created_ms")
-SERVED: Final = (VersionState.ACTIVE, VersionState.RETIRED)
 
 
 class InFlightGroups(Database):
@@ -97,23 +97,17 @@ def groups_in_flight(
 
 def _is_owed(policy: str) -> Any:
     """Open groups, whose calls nobody knows yet; else those with calls of the policy that it has not done with."""
-    groups, episodes, called, shares = tables.groups, tables.episodes, tables.episode_policies, tables.batch_groups
-    calls_it = exists().where(
-        episodes.c.group_id == groups.c.group_id,
-        episodes.c.place.is_not(None),
-        called.c.episode_id == episodes.c.episode_id,
-        called.c.policy == policy,
-    )
+    groups, shares = tables.groups, tables.batch_groups
     done = exists().where(
         shares.c.group_id == groups.c.group_id, shares.c.policy == policy, shares.c.state != GroupState.TAKEN
     )
-    return (groups.c.state == GroupState.OPEN) | (calls_it & ~done)
+    return (groups.c.state == GroupState.OPEN) | (calls_policy(policy) & ~done)
 
 
 def _activations(connection: Connection, policy: str, since_ms: int) -> list[int]:
     """When versions became active, from a time on."""
     versions = tables.versions
-    where = (versions.c.policy == policy, versions.c.state.in_(SERVED), versions.c.activated_ms >= since_ms)
+    where = (versions.c.policy == policy, versions.c.state.in_(SERVED_STATES), versions.c.activated_ms >= since_ms)
     return list(connection.execute(select(versions.c.activated_ms).where(*where)).scalars())
 
 

@@ -37,16 +37,21 @@ class Offers(Database):
         return await self.read(_tasks_taken, policy, tenant, run)
 
 
-def _is_offered(policy: str) -> tuple[ColumnElement[bool], ...]:
-    groups, episodes, called, shares = tables.groups, tables.episodes, tables.episode_policies, tables.batch_groups
-    calls_it = exists().where(
-        episodes.c.group_id == groups.c.group_id,
+def calls_policy(policy: str) -> ColumnElement[bool]:
+    """Whether a member of the group that has a place called this policy; known once the member is archived."""
+    episodes, called = tables.episodes, tables.episode_policies
+    return exists().where(
+        episodes.c.group_id == tables.groups.c.group_id,
         episodes.c.place.is_not(None),
         called.c.episode_id == episodes.c.episode_id,
         called.c.policy == policy,
     )
+
+
+def _is_offered(policy: str) -> tuple[ColumnElement[bool], ...]:
+    groups, shares = tables.groups, tables.batch_groups
     taken = exists().where(shares.c.group_id == groups.c.group_id, shares.c.policy == policy)
-    return groups.c.state.in_((GroupState.READY, GroupState.TAKEN)), calls_it, ~taken
+    return groups.c.state.in_((GroupState.READY, GroupState.TAKEN)), calls_policy(policy), ~taken
 
 
 def _in_order(connection: Connection, *where: ColumnElement[bool]) -> Sequence[Row[Any]]:

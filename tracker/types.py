@@ -105,6 +105,10 @@ class VersionState(enum.StrEnum):
     WITHDRAWN = "withdrawn"
 
 
+SERVED_STATES: Final = (VersionState.ACTIVE, VersionState.RETIRED)
+"""Of versions that agents got at some time; a number that never was served is no age."""
+
+
 class Scope(enum.StrEnum):
     """What a key may do. `admin` implies the others."""
 

@@ -15,10 +15,8 @@ from tracker.credit import EpisodeOutcome, batch_credit
 from tracker.errors import CorruptRecord
 from tracker.families import family_of
 from tracker.samples import Row, rows_of
-from tracker.types import Call, CallCredit, Group, RunSettings, SkipReason, Version, VersionState
+from tracker.types import SERVED_STATES, Call, CallCredit, Group, RunSettings, SkipReason, Version
 from trainer.steps import FamilyShare
-
-SERVED: tuple[VersionState, ...] = (VersionState.ACTIVE, VersionState.RETIRED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ class Course:
 
     @classmethod
     def of(cls, active: int, versions: Sequence[Version]) -> Course:
-        return cls(active, tuple(version.version for version in versions if version.state in SERVED))
+        return cls(active, tuple(version.version for version in versions if version.state in SERVED_STATES))
 
     def lag(self, version: int) -> int:
         """How many versions were published after `version`, up to the active one.
