@@ -18,11 +18,11 @@ from typing import Any, Final
 
 import msgspec
 
+from tracker.adapters import WEIGHTS_FILE
 from tracker.errors import BadRequest, Conflict
 
 FOLDER_PATTERN: Final = r"[A-Za-z0-9][A-Za-z0-9._@-]{0,159}"
 CONFIG_FILE: Final = "adapter_config.json"
-WEIGHTS_FILE: Final = "adapter_model.safetensors"
 MAX_CONFIG_BYTES: Final = 1 << 20
 MAX_HEADER_BYTES: Final = 1 << 26
 NUM_READ_BYTES: Final = 1 << 14

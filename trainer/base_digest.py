@@ -14,7 +14,6 @@ from typing import Any, Final, cast
 
 CONFIG: Final = "config.json"
 WEIGHTS: Final = "*.safetensors"
-CHUNK: Final = 1 << 22
 
 
 def base_digest(source: str, revision: str | None, cache: Path) -> str | None:
@@ -61,10 +60,8 @@ def _hashed(files: list[Path]) -> str:
     """Over the digests of the files, each with its name."""
     whole = hashlib.sha256()
     for file in files:
-        part = hashlib.sha256()
         with file.open("rb") as stream:
-            while chunk := stream.read(CHUNK):
-                part.update(chunk)
+            part = hashlib.file_digest(stream, "sha256")
         whole.update(f"{file.name} {part.hexdigest()}\n".encode())
     return whole.hexdigest()
 

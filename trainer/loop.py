@@ -17,6 +17,7 @@ from typing import Any, Final
 import httpx
 import msgspec
 
+from tracker.adapters import WEIGHTS_FILE
 from tracker.types import Batch, Policy
 from trainer.checkpoints import Checkpoint, Checkpoints
 from trainer.config import TrainerSettings
@@ -115,7 +116,7 @@ class Loop:
         checkpoint, adapter = self._start.checkpoint, self._start.adapter
         if adapter is not None:
             self._say(f"no checkpoint is left of {adapter.name}: its weights are taken, the optimiser starts anew")
-            trainer.load_adapter_weights(read_weights(adapter / "adapter_model.safetensors"))
+            trainer.load_adapter_weights(read_weights(adapter / WEIGHTS_FILE))
         if checkpoint is not None:
             self._say(f"going on from step {checkpoint.origin.step}")
         trainer.run(self.checkpoint)
@@ -199,7 +200,7 @@ class Loop:
         policy = self._feed.policy()
         active = next((item for item in self._feed.versions() if item.version == policy.active and item.folder), None)
         folder = None if active is None else self._settings.stores.adapters_dir / active.folder
-        there = folder if folder is not None and (folder / "adapter_model.safetensors").is_file() else None
+        there = folder if folder is not None and (folder / WEIGHTS_FILE).is_file() else None
         return find_start(policy, self._feed.recent_batches(), self._checkpoints, there)
 
     def _is_current(self) -> bool:

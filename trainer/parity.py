@@ -18,8 +18,10 @@ from typing import Any, Final, cast
 
 import torch
 from jinja2 import TemplateError
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from trainer.scoring import Inputs, logits_at, output_embeddings
 
 LOG: Final = logging.getLogger("hone.trainer")
 NOISE: Final = {"float32": 1e-4, "float16": 0.01, "bfloat16": 0.04}
@@ -159,21 +161,10 @@ def _point(prompt_ids: Sequence[int], scores_V: Tensor) -> Json:
 
 
 def _scores_at(model: PreTrainedModel, ids: Sequence[int], positions: Sequence[int]) -> Tensor:
-    """(P, V) log-probabilities of what follows these positions; only their hidden states reach the head."""
-    head = cast("nn.Module", model.get_output_embeddings())
+    """(P, V) log-probabilities of what follows these positions."""
     device = next(model.parameters()).device
-    chosen_P = torch.tensor(list(positions), device=device)
-
-    def gather(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Tensor]:
-        hidden: Tensor = inputs[0]
-        return (hidden[0].index_select(0, chosen_P),)
-
-    handle = head.register_forward_pre_hook(gather)
-    try:
-        logits_PV: Tensor = model(input_ids=torch.tensor([list(ids)], device=device), use_cache=False).logits
-    finally:
-        handle.remove()
-    return torch.log_softmax(logits_PV.reshape(len(positions), -1).float(), dim=-1)
+    inputs = Inputs({"input_ids": torch.tensor([ids], device=device)}, torch.tensor(positions, device=device))
+    return torch.log_softmax(logits_at(model, output_embeddings(model), inputs).float(), dim=-1)
 
 
 def _texts(tokenizer: PreTrainedTokenizerBase) -> list[tuple[str, str]]:

@@ -20,26 +20,25 @@ import httpx
 import msgspec
 from torch import Tensor
 
+from tracker.adapters import WEIGHTS_FILE
 from tracker.errors import Conflict, SettingsError
 from tracker.types import ProbePoint, Version, VersionState
 from trainer.checkpoints import aside, clean
 from trainer.config import TrainerSettings
 from trainer.feed import Feed
 from trainer.grpo import PolicyTrainer, read_weights
+from trainer.parity import NOISE
 from trainer.probe import probe_points
 from trainer.steps import Step
 from trainer.stopping import Stop, Stopped
 
 CONFLICT: Final = 409
-WEIGHTS_FILE: Final = "adapter_model.safetensors"
 SWAP_TIMEOUT_S: Final = 600.0
 FIRST_WAIT_S: Final = 0.5
 LONGEST_WAIT_S: Final = 15.0
 SWAP_ATTEMPTS: Final = 4
 """A swap that failed is asked for again this often: an engine may have been restarting."""
 PASSING: Final = frozenset({429, 500, 502, 503, 504})
-NOISE: Final = {"float32": 1e-4, "bfloat16": 0.04}
-"""Mean difference between an engine's cached decoding and a full forward pass, where a step measured none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +176,7 @@ class Publisher:
         raise SettingsError(f"The gateway refused a version ({answer.status_code}): {_message(answer)}")
 
     def _noise(self, measured: float | None) -> float:
+        """What the step measured, else what this arithmetic is known for."""
         if measured is not None:
             return measured
         return NOISE.get(self._settings.dtype, NOISE["bfloat16"])

@@ -72,7 +72,11 @@ def score(model: nn.Module, head: nn.Module, passes: Sequence[Pass], rows: Seque
 
 def logits_of(model: nn.Module, head: nn.Module, one: Pass, rows: Sequence[Row]) -> Tensor:
     """The (N, V) logits of a pass's trained positions, before any temperature."""
-    inputs = one.inputs(rows, next(head.parameters()).device)
+    return logits_at(model, head, one.inputs(rows, next(head.parameters()).device))
+
+
+def logits_at(model: nn.Module, head: nn.Module, inputs: Inputs) -> Tensor:
+    """The (N, V) logits at some places of a forward pass."""
 
     def gather(_: nn.Module, given: tuple[Any, ...]) -> tuple[Tensor]:
         hidden: Tensor = given[0]
