@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import importlib.resources
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
@@ -125,6 +125,7 @@ class Database:
         self._writer = engine.execution_options(**{WRITES: True})
         self._reader = engine if self._is_sqlite else engine.execution_options(isolation_level="REPEATABLE READ")
         self._turn = asyncio.Lock()
+        self._running: set[asyncio.Task[Any]] = set()
 
     async def ping(self) -> None:
         """Raise `Unavailable` unless the database answers soon."""
@@ -135,18 +136,35 @@ class Database:
             raise Unavailable("The database does not answer.") from error
 
     async def close(self) -> None:
+        await asyncio.gather(*self._running, return_exceptions=True)
         await self._engine.dispose()
 
     async def read(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` on one snapshot."""
+        return await self._run(self._read(work, *args, **kwargs))
+
+    async def write(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `work` in one transaction and commit it; an error rolls all of it back."""
+        return await self._run(self._write(work, *args, **kwargs))
+
+    async def _run(self, transaction: Coroutine[Any, Any, T]) -> T:
+        """SQLite works in threads that nobody can cancel, and one left alone would still hold its lock, or its file
+        when the loop is gone: whoever cancels, a transaction there ends, and `close` waits for it."""
+        if not self._is_sqlite:
+            return await transaction
+        task = asyncio.create_task(transaction)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return await asyncio.shield(task)
+
+    async def _read(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             async with self._reader.connect() as connection:
                 return await connection.run_sync(work, *args, **kwargs)
         except (OperationalError, InterfaceError, PoolTimeout, OSError) as error:
             raise Unavailable(f"The database cannot be reached: {error}") from error
 
-    async def write(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `work` in one transaction and commit it; an error rolls all of it back."""
+    async def _write(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 async with self._wait_for_turn(), self._writer.begin() as connection:

@@ -7,9 +7,13 @@ import contextlib
 import sqlite3
 import sys
 import textwrap
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from tests.tracker.databases import Clock
 from tests.tracker.filling import created
@@ -75,3 +79,36 @@ async def test_a_new_file_that_another_process_writes_is_waited_for(tmp_path: Pa
     database = Database(open_engine(f"sqlite:///{path}"))
     assert await database.read(lambda connection: connection.exec_driver_sql("PRAGMA journal_mode").scalar()) == "wal"
     await database.close()
+
+
+def test_what_is_cancelled_while_it_connects_is_over_when_the_database_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = sqlite3.connect
+
+    def slow_connect(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+        time.sleep(0.3)
+        return connect(*args, **kwargs)
+
+    async def cancel_while_connecting() -> None:
+        database = Database(open_engine(f"sqlite:///{tmp_path}/hone.db"))
+        asked = [asyncio.create_task(move(_one)) for move in (database.read, database.write)]
+        await asyncio.sleep(0.05)
+        for task in asked:
+            task.cancel()
+        ends = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(end) for end in ends] == [asyncio.CancelledError] * 2
+        await database.close()
+
+    broken: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(sqlite3, "connect", slow_connect)
+    monkeypatch.setattr(threading, "excepthook", broken.append)
+    before = set(threading.enumerate())
+    asyncio.run(cancel_while_connecting())
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+    assert not broken, "a thread still worked on the file when the loop was gone"
+
+
+def _one(connection: Connection) -> int:
+    return connection.exec_driver_sql("SELECT 1").scalar_one()
