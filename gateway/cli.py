@@ -27,6 +27,7 @@ from gateway.serve import serve
 from gateway.settings import GatewaySettings, LocalEngine, load
 from gateway.verify import Asked, verify_batches
 from tracker.errors import HoneError, SettingsError
+from tracker.lines import lineage_line
 from tracker.settings import StoreSettings, load_stores
 from tracker.sql import downgrade, upgrade
 from tracker.types import DEFAULT, Key, Scope
@@ -156,6 +157,16 @@ def episodes(
         else:
             columns = ("episode_id", "run", "state", "status", "reward", "num_calls", "task")
             typer.echo("  ".join("-" if shown[name] is None else str(shown[name]) for name in columns))
+
+
+@app.command()
+def lineage(episode_id: str, tenant: Tenant = DEFAULT, as_json: AsJson = False) -> None:
+    """Tell which versions were trained on an episode, also of one that was deleted."""
+    found = asyncio.run(desk.episode_lineage(_stores(), tenant, episode_id))
+    if as_json:
+        _echo_json(plain(found))
+    else:
+        typer.echo(lineage_line(found))
 
 
 @app.command("verify")

@@ -13,6 +13,7 @@ from gateway.auth import mint
 from tracker.clock import SystemClock
 from tracker.errors import BadRequest, NotFound, SettingsError
 from tracker.ledger import SqlLedger
+from tracker.lines import EpisodeLineage
 from tracker.settings import StoreSettings
 from tracker.sql import open_engine, upgrade
 from tracker.types import ID_PATTERN, EpisodeRow, Key, Scope
@@ -80,3 +81,9 @@ async def list_episodes(
     async with open_ledger(stores) as ledger:
         rows, _ = await ledger.list_episodes(tenant, run=run, task=None, status=status, limit=limit, cursor=None)
     return rows
+
+
+async def episode_lineage(stores: StoreSettings, tenant: str, episode_id: str) -> EpisodeLineage:
+    """What was trained on an episode."""
+    async with open_ledger(stores) as ledger:
+        return await ledger.episode_lineage(tenant, episode_id)

@@ -14,6 +14,7 @@ from tracker.clock import Clock
 from tracker.episodes import Episodes
 from tracker.groups import Groups
 from tracker.in_flight import InFlightGroups
+from tracker.lineage import Lineage
 from tracker.offers import Offers
 from tracker.registry import Registry
 from tracker.rewards import Rewards
@@ -21,7 +22,9 @@ from tracker.sql import open_engine, upgrade
 from tracker.versions import Versions
 
 
-class SqlLedger(Registry, Episodes, Groups, Rewards, Versions, Offers, InFlightGroups, BatchTaking, BatchReading):
+class SqlLedger(
+    Registry, Episodes, Groups, Rewards, Versions, Offers, InFlightGroups, BatchTaking, BatchReading, Lineage
+):
     """SQL: what must outlive everything."""
 
     def __init__(self, engine: AsyncEngine, clock: Clock) -> None:

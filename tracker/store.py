@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tracker.claims import Claims, Note
+from tracker.lines import CarriedBatch, EpisodeLineage
 from tracker.types import (
     Batch,
     Call,
@@ -318,6 +319,16 @@ class Batches(Protocol):
 
     async def drop_batch(self, batch_id: str, reason: SkipReason, fence: int, detail: str = "") -> None:
         """Its shares are skipped for this reason; its step may be taken again. `detail` is kept with its metrics."""
+        ...
+
+    async def episode_lineage(self, tenant: str, episode_id: str) -> EpisodeLineage:
+        """The batches and versions that were trained on it; a deleted episode is found too."""
+        ...
+
+    async def version_lineage(
+        self, tenant: str, policy: str, version: int, limit: int, cursor: str | None
+    ) -> tuple[list[CarriedBatch], str | None]:
+        """The batches that a version carries, its own and those before it on its line, newest first."""
         ...
 
     async def num_groups(self, states: Sequence[GroupState]) -> int: ...

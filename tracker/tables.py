@@ -70,7 +70,47 @@ keys: Final = Table(
     Column("created_ms", Millis, nullable=False),
     Column("expires_ms", Millis),
     Column("revoked_ms", Millis),
+    Column("requests_per_minute", BigInteger),
+    Column("max_concurrent", BigInteger),
+    Column("token_budget", BigInteger),
+    Column("token_budget_per_day", BigInteger),
 )
+
+former_secrets: Final = Table(
+    "former_secrets",
+    metadata,
+    Column("digest", Id, primary_key=True),
+    Column("key_id", Id, ForeignKey("keys.key_id"), nullable=False, index=True),
+    Column("until_ms", Millis, nullable=False),
+)
+"""Digests that a key had before it was rotated, each good until its grace is over."""
+
+key_usage: Final = Table(
+    "key_usage",
+    metadata,
+    Column("key_id", Id, ForeignKey("keys.key_id"), primary_key=True),
+    Column("day", Integer, primary_key=True, autoincrement=False),
+    Column("calls", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("sampled_tokens", BigInteger, nullable=False),
+)
+"""What calls with a key took on a day (counted from 1970-01-01, UTC)."""
+
+audit: Final = Table(
+    "audit",
+    metadata,
+    Column("seq", Counter, primary_key=True, autoincrement=True),
+    Column("at_ms", Millis, nullable=False),
+    Column("tenant", Id, nullable=False),
+    Column("key_id", Id, nullable=False),
+    Column("act", Word, nullable=False),
+    Column("target", Exact, nullable=False),
+    Column("detail", LargeBinary, nullable=False),
+    Column("outcome", Word, nullable=False),
+    Index(None, "tenant", "seq"),
+    sqlite_autoincrement=True,
+)
+"""Administrative acts. The database itself refuses to change or delete a row (revision 0004)."""
 
 secrets: Final = Table(
     "secrets",
@@ -145,11 +185,24 @@ episodes: Final = Table(
     Column("ended_ms", Millis),
     Column("archived_ms", Millis),
     Column("deleted_ms", Millis),
+    Column("key_id", Id, index=True),
+    Column("kept", Integer, nullable=False, server_default="7"),
     UniqueConstraint("group_id", "place"),
     Index(None, "tenant", "created_ms", "episode_id"),
     Index(None, "state", "created_ms"),
+    Index(None, "tenant", "run", "kept", "archived_ms"),
 )
-"""`place` is the seat in the group, null once it is lost. A deleted episode stays as a row that says only that."""
+"""`place` is the seat in the group, null once it is lost. `key_id` is the key that opened it, null before revision
+0004; `kept` is what of it is still there, in the bits of `retention.py`. A deleted episode stays as a row that says
+only that."""
+
+episode_keys: Final = Table(
+    "episode_keys",
+    metadata,
+    Column("key_id", Id, primary_key=True),
+    Column("episode_id", Id, ForeignKey("episodes.episode_id"), primary_key=True, index=True),
+)
+"""Which keys the calls of an archived episode were made with; written with the archive."""
 
 episode_policies: Final = Table(
     "episode_policies",
@@ -231,6 +284,27 @@ versions: Final = Table(
         postgresql_where=text("folder <> ''"),
     ),
 )
+
+rollbacks: Final = Table(
+    "rollbacks",
+    metadata,
+    Column("policy", Id, ForeignKey("policies.policy"), primary_key=True),
+    Column("epoch", Integer, primary_key=True, autoincrement=False),
+    Column("version", Integer, nullable=False),
+    Column("at_ms", Millis, nullable=False),
+)
+"""Which version an epoch of a policy began from; epoch 0 began from the base model."""
+
+tenant_keys: Final = Table(
+    "tenant_keys",
+    metadata,
+    Column("tenant", Id, primary_key=True),
+    Column("generation", Integer, primary_key=True, autoincrement=False),
+    Column("wrapped", LargeBinary),
+    Column("created_ms", Millis, nullable=False),
+    Column("shredded_ms", Millis),
+)
+"""The keys that a tenant's archives are sealed with, each wrapped with the master key; null once it was shredded."""
 
 trainer_leases: Final = Table(
     "trainer_leases",

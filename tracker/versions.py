@@ -65,7 +65,7 @@ class Versions(Database):
     async def rollback(self, policy: str, version: int) -> Policy:
         """Raise the epoch, activate `version`, mark later versions withdrawn; batches of the old epoch not yet trained
         are dropped and their groups skipped as expired."""
-        return await self.write(_rollback, policy, version)
+        return await self.write(_rollback, policy, version, self._clock.now_ms())
 
 
 def ensure_policy(connection: Connection, policy: str) -> Policy:
@@ -150,7 +150,7 @@ def _activate(connection: Connection, policy: str, version: int, epoch: int, now
     _set_policy(connection, policy, active=version)
 
 
-def _rollback(connection: Connection, policy: str, version: int) -> Policy:
+def _rollback(connection: Connection, policy: str, version: int, now_ms: int) -> Policy:
     row = lock_policy(connection, policy)
     _check_usable(connection, policy, version)
     versions = tables.versions
@@ -158,6 +158,8 @@ def _rollback(connection: Connection, policy: str, version: int) -> Policy:
     connection.execute(update(versions).where(*later).values(state=VersionState.WITHDRAWN))
     expire_batches(connection, policy)
     _set_policy(connection, policy, epoch=row.epoch + 1, active=version)
+    begun = {"policy": policy, "epoch": row.epoch + 1, "version": version, "at_ms": now_ms}
+    connection.execute(insert(tables.rollbacks).values(begun))
     return Policy(policy=policy, epoch=row.epoch + 1, active=version)
 
 

@@ -102,6 +102,12 @@ async def get_samples(caller: Reader, services: ServicesOf, episode_id: str) -> 
     return JsonResponse(samples_view(await read_story(services, caller.tenant, episode_id)))
 
 
+@router.get("/{episode_id}/lineage")
+async def get_lineage(caller: Reader, services: ServicesOf, episode_id: str) -> Any:
+    """Which batches were trained on the episode, and which versions carry it; also of a deleted one."""
+    return JsonResponse(await services.batches.episode_lineage(caller.tenant, episode_id))
+
+
 @router.post("/{episode_id}/finish", openapi_extra=documented(FinishBody))
 async def finish_episode(
     caller: Anyone,

@@ -11,7 +11,7 @@ from pydantic import Field
 from gateway.answers import JsonResponse
 from gateway.dependencies import Services
 from gateway.hotswap import Publication
-from gateway.routes.access import Publisher, Reader, ServicesOf
+from gateway.routes.access import PageOf, Publisher, Reader, ServicesOf
 from gateway.routes.bodies import Body, Text, body_of, documented
 from gateway.routes.views import policy_view
 from tracker.errors import Conflict, NotFound
@@ -106,6 +106,15 @@ async def publish_version(
     version = await services.swap.publish(name, publication)
     answer = {"policy": name, "version": version.version, "state": version.state, "detail": version.detail}
     return JsonResponse(answer, status_code=201)
+
+
+@router.get("/{name}/versions/{version}/lineage")
+async def get_version_lineage(
+    caller: Reader, services: ServicesOf, page: PageOf, name: str, version: Annotated[int, Field(ge=1, lt=2**31)]
+) -> Any:
+    """What a version was trained on, by its own step and by those before it on its line, newest first."""
+    told, next_cursor = await services.batches.version_lineage(caller.tenant, name, version, page.limit, page.cursor)
+    return JsonResponse({"policy": name, "version": version, "data": told, "next_cursor": next_cursor})
 
 
 @router.post("/{name}/rollback", openapi_extra=documented(RollbackBody))
