@@ -10,6 +10,7 @@ import msgspec
 from starlette.responses import Response
 
 from gateway.dialects.base import ErrorForm
+from gateway.dialects.messages.form import MessagesForm
 from gateway.dialects.openai_form import OpenAIForm
 from tracker.errors import Gone, HoneError
 from tracker.types import Record
@@ -53,3 +54,8 @@ def error_answer(error: HoneError, form: ErrorForm | None = None) -> JsonRespons
     if isinstance(error, Gone):
         headers["x-should-retry"] = "false"  # SDKs would try again otherwise
     return JsonResponse((form or OpenAIForm()).error_body(error), status_code=error.status, headers=headers)
+
+
+def form_of(path: str) -> ErrorForm:
+    """How errors are told to whoever asks for this path."""
+    return MessagesForm() if "/messages" in path else OpenAIForm()

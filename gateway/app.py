@@ -22,18 +22,14 @@ from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.answers import error_answer
-from gateway.dialects.base import ErrorForm
-from gateway.dialects.messages.form import MessagesForm
-from gateway.dialects.openai_form import OpenAIForm
+from gateway.answers import error_answer, form_of
 from gateway.door import Door, normalise
 from gateway.routes import engines, episodes, groups, health, parity, policies, rewards, runs
 from gateway.settings import GatewaySettings, load
 from gateway.startup import open_services
-from tracker.errors import BadRequest, HoneError, NotFound, TooLarge
+from tracker.errors import BadRequest, HoneError, NotFound
 
 LOG: Final = logging.getLogger("hone.app")
-MAX_HEADER_BYTES: Final = 64 * 1024
 WHERE: Final = "GET /openapi.json lists what there is"
 
 
@@ -69,8 +65,6 @@ class Gateway:
 
     def _target(self, scope: Scope) -> ASGIApp:
         """The door for an agent's path; else FastAPI, with slashes and versions too many taken out of the path."""
-        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
-            raise TooLarge(f"The headers are larger than {MAX_HEADER_BYTES} bytes together.")
         if normalise(scope.get("raw_path") or scope["path"].encode()) is not None:
             return self._api.state.door
         segments = [part for part in scope["path"].split("/") if part]
@@ -152,8 +146,3 @@ async def _on_bug(request: Request, error: Exception) -> Response:
     answer = error_answer(HoneError("The gateway failed."), form_of(request.url.path))
     answer.headers["Connection"] = "close"  # as the server does after a bug: a client's next request would be reset
     return answer
-
-
-def form_of(path: str) -> ErrorForm:
-    """How errors are told to whoever asks for this path."""
-    return MessagesForm() if "/messages" in path else OpenAIForm()

@@ -1,42 +1,29 @@
 """Runs the gateway under uvicorn: one process, or several workers before one pair of stores.
 
-What is no HTTP at all is refused here, before any application sees it, in the form of every other error.
+What one connection may do is bounded in `connections.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
+from functools import partial
 from typing import Any, Final
 
-import msgspec
 import uvicorn
 from uvicorn.config import LOGGING_CONFIG
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from gateway.answers import JSON
 from gateway.app import create_app
-from gateway.dialects.openai_form import error_body
+from gateway.connections import HttpProtocol, limits_of
 from gateway.settings import GatewaySettings
-from tracker.errors import BadRequest
 from tracker.redis_server import EmbeddedRedis
 
-MAX_REQUEST_LINE_BYTES: Final = 64 * 1024
+CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Of TLS 1.2; those of 1.3 are all good."""
 KEEP_ALIVE_S: Final = 75
 WORKER_SILENCE_S: Final = 60
 """How long a worker may say nothing before it is replaced: a busy machine takes its time to start one."""
 WORKER_APP: Final = "gateway.app:create_app_of_environment"
-
-
-class HttpProtocol(HttpToolsProtocol):
-    """uvicorn's own, which would answer what it cannot parse in plain text."""
-
-    def send_400_response(self, msg: str) -> None:
-        """Refuse and close: where the next request would begin is not known."""
-        body = msgspec.json.encode(error_body(BadRequest(msg, code="invalid_http")))
-        head = f"HTTP/1.1 400 Bad Request\r\ncontent-type: {JSON}\r\ncontent-length: {len(body)}\r\nconnection: close"
-        self.transport.write(head.encode() + b"\r\n\r\n" + body)
-        self.transport.close()
 
 
 def serve(settings: GatewaySettings) -> None:
@@ -60,17 +47,19 @@ def _options(settings: GatewaySettings) -> dict[str, Any]:
     return {
         "host": settings.host,
         "port": settings.port,
-        "http": HttpProtocol,
+        "http": partial(HttpProtocol, limits=limits_of(settings)),
         "log_config": log_config(),
         "access_log": settings.access_log,
         "server_header": False,
         "proxy_headers": False,
-        "h11_max_incomplete_event_size": MAX_REQUEST_LINE_BYTES,
         "timeout_keep_alive": KEEP_ALIVE_S,
         "timeout_worker_healthcheck": WORKER_SILENCE_S,
         "timeout_graceful_shutdown": settings.shutdown_s,
         "lifespan": "on",
         "ws": "none",
+        "ssl_certfile": settings.tls_cert,
+        "ssl_keyfile": settings.tls_key,
+        "ssl_ciphers": CIPHERS,
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import enum
+import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
+from gateway.addresses import network_of
 from gateway.identity import HOW_TO_NAME, is_session_field
 from gateway.upstream_settings import UpstreamSettings, upstreams_of
 from tracker.errors import SettingsError
@@ -53,12 +55,25 @@ class GatewaySettings(Settings):
     """The whole of what starts vLLM's server, without flags, where that is no Python module."""
     workers: int = Field(default=1, ge=1, le=64)
     max_body_bytes: int = Field(default=32 * 2**20, ge=1024)
+    max_header_bytes: int = Field(default=64 * 1024, ge=1024)
+    """Names and values of a request's headers together."""
+    max_headers: int = Field(default=200, ge=16)
+    max_connections: int = Field(default=8192, ge=1)
+    """Of each worker; a request on one more is answered with 503."""
+    max_adapter_bytes: int = Field(default=8 * 2**30, ge=1024)
+    """Of the weights of one published version."""
     max_choices: int = Field(default=8, ge=1)
     """The cap of `n`."""
     max_output_tokens: int | None = Field(default=None, ge=1)
     """Cap of an answer's length; `None` leaves it to the engine."""
     body_timeout_s: float = Field(default=30.0, gt=0)
     """How long a client may take to send its body."""
+    header_timeout_s: float = Field(default=20.0, gt=0)
+    """How long a client may take to send the head of a request, or to begin with its first."""
+    write_timeout_s: float = Field(default=60.0, gt=0)
+    """How long a client may take nothing of what waits for it before it is cut off."""
+    stream_idle_s: float = Field(default=120.0, gt=0)
+    """How long an engine may send nothing in the middle of a stream before the call has failed."""
     episode_from: tuple[str, ...] = ()
     """Where calls that name no episode say which session they belong to: `header:NAME` or `body:FIELD.FIELD`, the first
     that a call has; `header:ONE|OTHER` is one field. Calls of one session under one key and task are one episode."""
@@ -77,11 +92,20 @@ class GatewaySettings(Settings):
     """One line a request: method, path and status."""
     shutdown_s: int = Field(default=15, ge=0)
     """How long calls in flight may go on once the gateway is told to stop."""
+    tls_cert: Path | None = None
+    """A file with the certificate and what leads up to its root, in PEM; with it the gateway speaks HTTPS alone."""
+    tls_key: Path | None = None
+    """A file with the certificate's private key, in PEM, without a pass phrase."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses or CIDR blocks whose `X-Forwarded-For` is believed: in the access log, and in what is counted by
+    address."""
+    behind_proxy: bool = False
+    """Whoever reaches the gateway has come through something that speaks TLS: nobody is warned that it does not."""
 
     upstreams: tuple[UpstreamSettings, ...] = ()
     """Servers of models that are no policy."""
 
-    @field_validator("engines", "episode_from", mode="before")
+    @field_validator("engines", "episode_from", "trusted_proxies", mode="before")
     @classmethod
     def _split_list(cls, value: object) -> object:
         if not isinstance(value, str):
@@ -103,6 +127,16 @@ class GatewaySettings(Settings):
                 raise ValueError(f"{HOW_TO_NAME} instead of {field!r}")
         return fields
 
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _proxies_are_networks(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            try:
+                network_of(name)
+            except ValueError:
+                raise ValueError(f"write an address or a block such as 10.0.0.0/8 instead of {name!r}") from None
+        return names
+
     @field_validator("public_url")
     @classmethod
     def _public_url_is_a_root(cls, url: str) -> str:
@@ -118,11 +152,29 @@ class GatewaySettings(Settings):
                 raise ValueError(f"upstreams: {what} {', '.join(repeated)} stands there twice; give each its own")
         return self
 
+    @model_validator(mode="after")
+    def _certificate_can_be_used(self) -> GatewaySettings:
+        if self.tls_cert is None and self.tls_key is None:
+            return self
+        if self.tls_cert is None or self.tls_key is None:
+            raise ValueError("HONE_TLS_CERT and HONE_TLS_KEY belong together: name both files, or none")
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.tls_cert, self.tls_key, _no_pass_phrase)
+        except (OSError, ValueError) as error:  # an SSLError is an OSError
+            told = error.strerror or error if isinstance(error, OSError) else error
+            raise ValueError(f"HONE_TLS_CERT and HONE_TLS_KEY: {self.tls_cert}, {self.tls_key}: {told}") from error
+        return self
+
     @property
     def base_url(self) -> str:
         """What agents are told, without `/v1`."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return self.public_url or f"http://{host}:{self.port}"
+        return self.public_url or f"{'http' if self.tls_cert is None else 'https'}://{host}:{self.port}"
+
+    @property
+    def is_exposed(self) -> bool:
+        """Whether keys and conversations cross a network in the clear, as far as the settings tell."""
+        return not (self.is_loopback or self.tls_cert or self.behind_proxy or self.trusted_proxies)
 
     @property
     def is_loopback(self) -> bool:
@@ -157,9 +209,16 @@ def _repeated(names: Sequence[str]) -> list[str]:
     return sorted({name for name in names if names.count(name) > 1})
 
 
+def _no_pass_phrase() -> str:
+    """Asked by `ssl` for a key that has one; without it, it would ask whoever sits at the terminal."""
+    raise ValueError("the key has a pass phrase; give it without one, readable by the gateway alone")
+
+
 def _root_url(url: str) -> str:
-    """A URL with scheme and host, without a trailing slash or `/v1`."""
+    """A URL with scheme and host, without a trailing slash or `/v1`. Keys have a place of their own."""
     parts = urlsplit(url)
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("leave user and password out of the URL; HONE_ENGINE_KEY is where an engine's key stands")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ValueError(f"write http://HOST:PORT instead of {url!r}")
     root = url.rstrip("/")

@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import uvicorn
 
 from gateway.app import create_app
 from gateway.auth import mint
+from gateway.connections import HttpProtocol, limits_of
 from gateway.desk import open_ledger
 from gateway.settings import GatewaySettings, load
 from tests.fakes.scripted_engine import ScriptedEngine
@@ -96,7 +98,10 @@ async def running_gateway(
         **(env or {}),
     }
     settings = load(given, data_dir)
-    server = uvicorn.Server(uvicorn.Config(create_app(settings), lifespan="on", log_config=None, ws="none"))
+    protocol = partial(HttpProtocol, limits=limits_of(settings))
+    server = uvicorn.Server(
+        uvicorn.Config(create_app(settings), http=protocol, lifespan="on", log_config=None, ws="none")
+    )
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         async with asyncio.timeout(PATIENCE_S):

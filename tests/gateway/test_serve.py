@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 from starlette.responses import Response
 
-from gateway.serve import HttpProtocol
+from gateway.connections import HttpProtocol
 
 NO_HTTP = [
     b"garbage\r\n\r\n",

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.app import form_of
+from gateway.answers import form_of
 from gateway.dialects.base import Asked, Limits, Target
 from gateway.dialects.messages.blocks import whole_blocks
 from gateway.dialects.messages.dialect import Messages
