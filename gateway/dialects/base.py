@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
 import msgspec
 
+from gateway.json_depth import refuse_deep
 from tracker.errors import BadRequest, HoneError
 from tracker.types import Record, Sampling
 
@@ -166,6 +167,7 @@ class Dialect(ErrorForm, Protocol):
 
 def parse_fields(body: bytes) -> dict[str, msgspec.Raw]:
     """The fields of a JSON object, each as its own bytes, without those that are null."""
+    refuse_deep(body)
     try:
         body.decode()  # fields that are passed on unread must be text too
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])

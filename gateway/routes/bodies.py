@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Final, NoReturn, TypeVar, cast
 
 import msgspec
@@ -19,12 +19,12 @@ from fastapi import Request
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect
 
+from gateway.json_depth import refuse_deep
 from gateway.routes.access import services_of
 from tracker.errors import BadRequest, HoneError, TooLarge, Unprocessable
 from tracker.types import ID_PATTERN
 
 MAX_BYTES: Final = 8 * 2**20
-MAX_DEPTH: Final = 64
 BodyT = TypeVar("BodyT", bound="Body")
 
 
@@ -70,13 +70,12 @@ def documented(model: type[BaseModel]) -> dict[str, Any]:
 
 def decode_strictly(raw: bytes) -> Any:
     """Decode JSON as the standard has it; raises `BadRequest`, or `Unprocessable` for a number that is not finite."""
+    refuse_deep(raw)
     try:
-        value = msgspec.json.decode(raw)
+        return msgspec.json.decode(raw)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         _refuse_not_finite(raw)
         raise BadRequest(f"The body is not valid JSON: {error}.", code="invalid_json") from error
-    _refuse_deep(value)
-    return value
 
 
 def digest_of(body: BaseModel) -> str:
@@ -113,23 +112,6 @@ async def _read(request: Request) -> bytes:
     except ClientDisconnect as error:
         raise BadRequest("The client left before its body had arrived.", code="client_gone") from error
     return b"".join(parts)
-
-
-def _refuse_deep(value: object) -> None:
-    """Raise `BadRequest` where lists and objects are nested further than anything that reads them later could go."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [item for outer in level for item in _items(outer)]
-        if not level:
-            return
-    raise BadRequest(f"The body is nested more than {MAX_DEPTH} deep.", code="invalid_json")
-
-
-def _items(value: object) -> Iterable[object]:
-    """What a list or an object holds."""
-    if isinstance(value, dict):
-        return cast("dict[str, object]", value).values()
-    return cast("list[object]", value) if isinstance(value, list) else ()
 
 
 def _refuse_not_finite(raw: bytes) -> None:
