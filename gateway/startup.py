@@ -147,3 +147,6 @@ async def _end_after(parent: int) -> None:
     """Stop this worker once its parent was killed: it would keep the port, and no restart could have it."""
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGTERM)
+    services.duties.start("gauges", partial(show_now, services), NOW_S)
+    services.duties.start("overview", partial(show_overview, services), OVERVIEW_S * settings.workers)
+    services.duties.start("retention", services.ledger.apply_retention, RETENTION_S)

@@ -159,6 +159,7 @@ def _view(finding: Finding) -> dict[str, Any]:
         "faults": [{**msgspec.structs.asdict(fault), "line": fault.line()} for fault in finding.faults],
         "episodes": finding.num_episodes,
         "deleted_tokens": finding.num_deleted,
+        "removed_tokens": finding.gone,
         **finding.shares.view(),
     }
 
@@ -174,6 +175,7 @@ def _line(finding: Finding) -> str:
         more = f" (and {len(finding.faults) - 1} more)" if len(finding.faults) > 1 else ""
         return f"FAILED  {name}: {first.line()}{more}"
     gone = f"; {finding.num_deleted} tokens of deleted episodes cannot be checked" if finding.num_deleted else ""
+    gone += "".join(f"; {number} tokens cannot be checked: {why}" for why, number in finding.gone.items())
     return f"ok      {name}: {_shares_line(finding.shares)} in {finding.num_episodes} episodes{gone}"
 
 

@@ -32,6 +32,10 @@ ORPHAN_MS: Final = 60_000
 class Packed(Record, frozen=True):
     """An episode as SQL takes it."""
 
+SESSION: Final = "session:"
+"""What the id of a session key begins with, before that of its episode."""
+
+
     row: EpisodeRow
     blob: bytes
     digest: str
@@ -107,6 +111,7 @@ async def _commit(ledger: Ledger, view: EpisodeView, now_ms: int) -> bool:
     for event in view.events:
         await ledger.add_event(head.episode_id, event)
     return True
+        key_ids=_key_ids(view.calls),
 
 
 async def _archive(ledger: Ledger, episode: Packed) -> bool:
@@ -185,3 +190,17 @@ def _raise_first(troubles: list[HoneError]) -> None:
 def _versions(calls: Iterable[Call]) -> dict[str, int]:
     """policy -> version of its last call."""
     return {call.policy: call.version for call in calls if call.policy is not None}
+def _key_ids(calls: Iterable[Call]) -> tuple[str, ...]:
+    """The API keys that calls were made with; a session key is its own episode's alone."""
+    return tuple(sorted({call.key_id for call in calls if call.key_id and not call.key_id.startswith(SESSION)}))
+
+
+def _reasons(calls: Sequence[Call], run: RunSettings) -> dict[Reason, int]:
+    """Calls of which no choice is trained, by the reason of their first."""
+    reasons = exclusions(calls, run)
+    found = ([reasons.get((call.call_id, choice.index)) for choice in call.choices] for call in calls if call.choices)
+    empty = (reasons[call.call_id, 0] for call in calls if not call.choices)
+    whole = (each[0] for each in found if all(each))
+    return dict(Counter(reason for reason in (*whole, *empty) if reason is not None))
+
+

@@ -17,9 +17,11 @@ from tracker.errors import CorruptRecord, NotFound
 from tracker.evidence import Archived, Fault
 from tracker.manifests import NO_MANIFEST
 from tracker.members import RunCache
+from tracker.receipts import decode_receipts
+from tracker.removal import EVENT, Kept, removed_line, words
 from tracker.sql import Database
 from tracker.types import Batch, GroupState, Record, RunSettings
-from tracker.verification import Stored
+from tracker.verification import Gone, Stored
 
 RunKey = tuple[str, str]
 """(tenant, run)."""
@@ -34,10 +36,16 @@ class StoredTimeline(Record, frozen=True):
     blob: bytes
     digest: str
     receipts: bytes | None
+    kept: int = Kept.ALL
 
     def opened(self) -> Archived:
         """Raises `CorruptRecord`."""
         return Archived.of(self.episode_id, self.blob, self.digest, self.receipts)
+
+    def sealed(self) -> Archived:
+        """What proves it, without its calls. Raises `CorruptRecord`."""
+        known = () if self.receipts is None else decode_receipts(self.receipts)
+        return Archived(episode_id=self.episode_id, chain=self.digest, calls=(), receipts=known)
 
 
 class BatchReading(Database):
@@ -83,7 +91,7 @@ def _timelines_of_groups(connection: Connection, group_ids: Sequence[str]) -> li
 def _timelines(connection: Connection, where: Sequence[ColumnElement[bool]]) -> list[StoredTimeline]:
     timelines, episodes = tables.timelines, tables.episodes
     joined = timelines.join(episodes, timelines.c.episode_id == episodes.c.episode_id)
-    statement = select(timelines, episodes.c.tenant, episodes.c.run).select_from(joined).where(*where)
+    statement = select(timelines, episodes.c.tenant, episodes.c.run, episodes.c.kept).select_from(joined).where(*where)
     ordered = statement.order_by(episodes.c.group_id, episodes.c.place, episodes.c.episode_id)
     return [StoredTimeline(**_fields(row)) for row in connection.execute(ordered)]
 
@@ -124,9 +132,13 @@ def _stored_batch(connection: Connection, batch_id: str) -> Stored:
     (batch,) = _list_batches(connection, None, None, [batch_id])
     runs = RunCache(connection)
     episodes: dict[str, tuple[Archived, RunSettings]] = {}
+    gone: dict[str, Gone] = {}
     troubles: list[Fault] = []
     for stored in _timelines_of_groups(connection, batch.group_ids):
         try:
+            if not stored.kept & Kept.TOKENS:
+                gone[stored.episode_id] = Gone(why=_removed(connection, stored.episode_id), sealed=stored.sealed())
+                continue
             episodes[stored.episode_id] = stored.opened(), runs.get(stored.tenant, stored.run)
         except CorruptRecord as error:
             # The message names the episode already.
@@ -138,7 +150,16 @@ def _stored_batch(connection: Connection, batch_id: str) -> Stored:
         episodes=episodes,
         troubles=tuple(troubles),
         deleted=_deleted(connection, credited - episodes.keys()),
+        gone=gone,
     )
+
+
+def _removed(connection: Connection, episode_id: str) -> str:
+    """When retention removed the tokens of an episode, for people."""
+    events = tables.episode_events
+    where = (events.c.episode_id == episode_id, events.c.kind == EVENT)
+    rows = connection.execute(select(events).where(*where).order_by(events.c.seq)).all()
+    return removed_line(next((row.at_ms for row in rows if words(Kept.ALL - Kept.TOKENS)[0] in row.detail), None))
 
 
 def _deleted(connection: Connection, episode_ids: set[str]) -> frozenset[str]:

@@ -19,6 +19,7 @@ from tracker import tables
 from tracker.credit import episode_reward
 from tracker.errors import BadRequest, Conflict, NotFound
 from tracker.members import PLACELESS, RunCache, collected, rewards_of
+from tracker.removal import words
 from tracker.rounds import free_place, lock_group
 from tracker.sql import insert_new
 from tracker.types import ID_PATTERN, EpisodeHead, EpisodeRow, EpisodeState, EpisodeStatus, Event, GroupState
@@ -141,6 +142,7 @@ def episode_rows(connection: Connection, rows: Sequence[Row[Any]]) -> list[Episo
             archived_ms=row.archived_ms,
             events=events.get(row.episode_id, ()),
             **{name: getattr(row, name) for name in COUNTERS},
+            removed=words(row.kept),
         )
         for row in rows
     ]

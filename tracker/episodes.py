@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, delete, insert, select
+from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, update
 
 from tracker import tables
 from tracker.clock import Clock
@@ -84,7 +84,7 @@ class Episodes(Database):
 
     async def get_timeline(self, episode_id: str) -> bytes | None:
         """The archived blob."""
-        return await self.read(_timeline, episode_id)
+        return await self.read(get_timeline, episode_id)
 
     async def delete_episode(self, tenant: str, episode_id: str) -> None:
         """Only the id stays, so that it is never used again."""
@@ -197,6 +197,8 @@ def _archive(connection: Connection, row: EpisodeRow, timeline: dict[str, Any]) 
     for policy, version in row.versions.items():
         values = {"episode_id": episode_id, "policy": policy, "version": version}
         insert_new(connection, tables.episode_policies, values)
+    for key_id in row.key_ids:
+        insert_new(connection, tables.episode_keys, {"key_id": key_id, "episode_id": episode_id})
     counters = {name: getattr(row, name) for name in COUNTERS}
     ended = {"status": stored.status or row.status, "ended_ms": stored.ended_ms or row.ended_ms}
     archived = {"state": EpisodeState.ARCHIVED, "archived_ms": row.archived_ms}
@@ -204,9 +206,16 @@ def _archive(connection: Connection, row: EpisodeRow, timeline: dict[str, Any]) 
     return True
 
 
-def _timeline(connection: Connection, episode_id: str) -> bytes | None:
+def get_timeline(connection: Connection, episode_id: str) -> bytes | None:
+    """The blob of an archived episode."""
     timelines = tables.timelines
     return connection.execute(select(timelines.c.blob).where(timelines.c.episode_id == episode_id)).scalar_one_or_none()
+
+
+def put_timeline(connection: Connection, row: Row[Any], blob: bytes) -> None:
+    """Put another blob in the place of an archived episode's; what it was sealed with stays."""
+    timelines = tables.timelines
+    connection.execute(update(timelines).where(timelines.c.episode_id == row.episode_id).values(blob=blob))
 
 
 def _delete(connection: Connection, tenant: str, episode_id: str, now_ms: int) -> None:
@@ -221,6 +230,7 @@ def _delete(connection: Connection, tenant: str, episode_id: str, now_ms: int) -
         tables.episode_events,
         tables.timelines,
         tables.episode_policies,
+        tables.episode_keys,
         tables.standings,
     ):
         connection.execute(delete(table).where(table.c.episode_id == episode_id))

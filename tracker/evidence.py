@@ -105,9 +105,7 @@ def episode_faults(archived: Archived) -> Iterator[Fault]:
     """Where an episode's calls are not those it was sealed with."""
     name = archived.episode_id
     sealed = archived.sealed()
-    if chain(map(receipt_digest, sealed)).hex() != archived.chain:
-        whose = "calls" if archived.receipts is None else "receipts"
-        yield Fault(what=f"its {whose} do not close to the chain it was sealed with", episode_id=name)
+    yield from chain_faults(archived)
     for call in archived.calls:
         if call.episode_id != name:
             yield Fault(what=f"it is a call of episode {call.episode_id}", episode_id=name, call_id=call.call_id)
@@ -116,6 +114,14 @@ def episode_faults(archived: Archived) -> Iterator[Fault]:
     for call in archived.calls:
         if call.call_id in receipts:
             yield from call_faults(call, receipts[call.call_id], name)
+
+
+def chain_faults(archived: Archived) -> Iterator[Fault]:
+    """Whether an episode's receipts, or its calls where no receipts were stored, are those of its chain."""
+    if chain(map(receipt_digest, archived.sealed())).hex() != archived.chain:
+        whose = "calls" if archived.receipts is None else "receipts"
+        what = f"its {whose} do not close to the chain it was sealed with"
+        yield Fault(what=what, episode_id=archived.episode_id)
 
 
 def call_faults(call: Call, receipt: Receipt, episode_id: str) -> Iterator[Fault]:

@@ -17,13 +17,24 @@ from tracker.in_flight import InFlightGroups
 from tracker.lineage import Lineage
 from tracker.offers import Offers
 from tracker.registry import Registry
+from tracker.retention import Retaining
 from tracker.rewards import Rewards
 from tracker.sql import open_engine, upgrade
 from tracker.versions import Versions
 
 
 class SqlLedger(
-    Registry, Episodes, Groups, Rewards, Versions, Offers, InFlightGroups, BatchTaking, BatchReading, Lineage
+    Registry,
+    Episodes,
+    Groups,
+    Rewards,
+    Versions,
+    Offers,
+    InFlightGroups,
+    BatchTaking,
+    BatchReading,
+    Lineage,
+    Retaining,
 ):
     """SQL: what must outlive everything."""
 

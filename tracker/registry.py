@@ -21,6 +21,8 @@ from tracker.types import DEFAULT, Key, RunSettings, Scope
 
 SECRET_BYTES: Final = 32
 
+NEVER_FROZEN: Final = frozenset({"retention"})
+"""Settings of a run that episodes are not compared by."""
 
 class Registry(Database):
     """Keys, secrets and runs."""
@@ -54,6 +56,13 @@ class Registry(Database):
         return await self.read(run_settings, tenant, run)
 
     async def list_runs(self, tenant: str) -> list[RunSettings]:
+def all_runs(connection: Connection) -> list[tuple[str, RunSettings]]:
+    """(tenant, settings) of every run that has a row."""
+    runs = tables.runs
+    rows = connection.execute(select(runs.c.tenant, runs.c.settings).order_by(runs.c.tenant, runs.c.run))
+    return [(row.tenant, _decode_run(row.settings)) for row in rows]
+
+
         """By name, `default` first."""
         return await self.read(_list_runs, tenant)
 
@@ -96,6 +105,8 @@ def _find_key(connection: Connection, digest: str) -> Key | None:
     return None if row is None else _key(row)
 
 
+        if field in NEVER_FROZEN:
+            continue
 def _list_keys(connection: Connection, tenant: str) -> list[Key]:
     keys = tables.keys
     statement = select(keys).where(keys.c.tenant == tenant).order_by(keys.c.created_ms, keys.c.key_id)

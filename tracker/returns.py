@@ -31,6 +31,7 @@ _OUTSIDE_TREE: Final = (
     Reason.AMBIGUOUS_RETRY,
     Reason.LOST,
     Reason.UNRECORDED,
+    Reason.REMOVED,
 )
 """Without ids, or without an answer that the agent used."""
 

@@ -19,6 +19,7 @@ from tracker.episodes import add_event
 from tracker.errors import Conflict, NotFound, Unprocessable
 from tracker.members import PLACELESS, reward_of, rewards_of
 from tracker.registry import lock_run
+from tracker.removal import Kept
 from tracker.rounds import take_place
 from tracker.sql import Database
 from tracker.types import EpisodeStatus, Event, GroupState, Reward
@@ -63,7 +64,7 @@ def _add(connection: Connection, tenant: str, reward: Reward, key: str | None, b
 def _give_place(connection: Connection, tenant: str, reward: Reward) -> None:
     """An implicit episode takes its place in a group when it is first rewarded."""
     row = find_episode(connection, tenant, reward.episode_id)
-    if not row.implicit or row.group_id is not None or row.status in PLACELESS:
+    if not row.implicit or row.group_id is not None or _is_placeless(row):
         return
     run = lock_run(connection, tenant, row.run, reward.created_ms)
     row = find_episode(connection, tenant, reward.episode_id)
@@ -75,8 +76,13 @@ def _give_place(connection: Connection, tenant: str, reward: Reward) -> None:
 def _is_late(episode: Row[Any], group: Row[Any] | None) -> bool:
     """Whether this reward comes too late to be trained. Episodes of an eval run have no group and are never late."""
     if group is None:
-        return episode.implicit and episode.status in PLACELESS
+        return episode.implicit and _is_placeless(episode)
     return group.state in CLOSED or episode.place is None
+
+
+def _is_placeless(episode: Row[Any]) -> bool:
+    """Whether an episode without a group takes no place any more: it failed, or its tokens are gone."""
+    return episode.status in PLACELESS or not episode.kept & Kept.TOKENS
 
 
 def _append(connection: Connection, reward: Reward, late: bool) -> Reward:

@@ -18,7 +18,7 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from tracker.errors import BadRequest, SettingsError
-from tracker.types import DEFAULT, ID_PATTERN, POLICY_PATTERN, Credit, RunSettings
+from tracker.types import DEFAULT, ID_PATTERN, POLICY_PATTERN, Credit, Record, Retention, RunSettings
 
 SETTINGS_FILE: Final = "hone.toml"
 PREFIX: Final = "HONE_"
@@ -41,6 +41,7 @@ RUN_RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "idle_s": (0, 1e8),
 }
 MAX_WEIGHT: Final = 1e6
+MAX_DAYS: Final = 36_500.0
 LEAST_SHARE: Final = 1e-6
 MAX_FAMILY_CHARS: Final = 128
 ROLE_RULES: Final = ("train", "context", "drop")
@@ -185,6 +186,7 @@ def parse_run(fields: Mapping[str, Any]) -> RunSettings:
         raise BadRequest("Give the run a name: run.", param="run")
     present = {name: value for name, value in fields.items() if value is not None}
     present["credit"] = _credit(present.get("credit", {}))
+    _refuse_unknown("retention", present.get("retention"), Retention)
     try:
         run = msgspec.convert(present, RunSettings)
     except msgspec.ValidationError as error:
@@ -232,12 +234,17 @@ def _credit(value: object) -> object:
     """A credit is a table, or the bare kind."""
     if isinstance(value, str):
         return {"kind": value}
+    _refuse_unknown("credit", value, Credit)
+    return value
+
+
+def _refuse_unknown(setting: str, value: object, record: type[Record]) -> None:
+    """A field that nobody defined is refused also inside a table."""
     if isinstance(value, dict):
         for name in cast("dict[str, Any]", value):
-            if name not in Credit.__struct_fields__:
-                known = ", ".join(Credit.__struct_fields__)
-                raise BadRequest(f"A credit has no field {name!r}; it has {known}.", param="credit")
-    return cast("object", value)
+            if name not in record.__struct_fields__:
+                known = ", ".join(record.__struct_fields__)
+                raise BadRequest(f"A {setting} has no field {name!r}; it has {known}.", param=setting)
 
 
 def _check_run(run: RunSettings) -> None:
@@ -253,8 +260,17 @@ def _check_run(run: RunSettings) -> None:
         if not least <= getattr(run, name) <= most:
             raise BadRequest(f"{name} must be a number from {least:g} to {most:g}.", param=name)
     _check_weights(run)
+    _check_retention(run.retention)
     if run.run == DEFAULT and run.mode != "train":
         raise BadRequest("The run `default` always trains; give an eval run another name.", param="mode")
+
+
+def _check_retention(retention: Retention) -> None:
+    for name in Retention.__struct_fields__:
+        days = getattr(retention, name)
+        if days is not None and not 0 <= days <= MAX_DAYS:
+            told = f"retention.{name} is a number of days from 0 to {MAX_DAYS:g}, or null to keep it for ever."
+            raise BadRequest(told, param=f"retention.{name}")
 
 
 def _check_weights(run: RunSettings) -> None:

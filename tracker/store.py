@@ -271,6 +271,10 @@ class Ledger(Protocol):
         """Raise the epoch, activate `version`, mark later versions withdrawn; batches of the old epoch not yet trained
         are dropped and their groups skipped as expired."""
         ...
+    async def apply_retention(self, limit: int = 100) -> int:
+        """Remove what runs do not keep any longer from up to `limit` archived episodes; how many were changed."""
+        ...
+
 
 
 class Batches(Protocol):

@@ -70,6 +70,10 @@ class Reason(enum.StrEnum):
     IMAGES = "images"
     TRUNCATED = "truncated"
     UNRECORDED = "unrecorded"
+    REDACTED = "redacted"
+    """A redaction rule matched: the tokens are not trained."""
+    REMOVED = "removed"
+    """It could have been trained; its tokens were removed since, by retention."""
 
 
 class GroupState(enum.StrEnum):
@@ -315,6 +319,17 @@ class Credit(Record, frozen=True):
 
 class RunSettings(Record, frozen=True):
     """The settings of a run; they freeze at its first episode."""
+class Retention(Record, frozen=True):
+    """How many days after its archive what of an episode is kept; `None` is for ever."""
+
+    tokens_days: float | None = None
+    """Token ids and log-probabilities."""
+    text_days: float | None = None
+    """Messages, requests and answers."""
+    metadata_days: float | None = None
+    """Metadata of the episode; metadata and source of its rewards."""
+
+
 
     run: str
     mode: str = "train"
@@ -352,6 +367,8 @@ class RunSettings(Record, frozen=True):
     `mask`: that answer is not trained, the episode stays in the baseline; `drop`: it is no member of its group."""
 
 
+    retention: Retention = Retention()
+    """What is kept how long. It is no part of what episodes are compared by, so it may change at any time."""
 class Version(Record, frozen=True):
     """One published adapter of a policy."""
 
@@ -481,6 +498,10 @@ class InFlight(Record, frozen=True):
     """Versions of the policy that became active since its oldest member began: none of its calls lags more."""
     created_ms: int
 
+    removed: tuple[str, ...] = ()
+    """What retention removed of it: `tokens`, `text`, `metadata`."""
+    key_ids: tuple[str, ...] = ()
+    """The keys that its calls were made with; only told when it is archived."""
 
 class CallCredit(Record, frozen=True):
     """The frozen advantage of one call, all of whose choices share it."""

@@ -8,6 +8,7 @@ the gateway's command line, which also tells the findings.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -15,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tracker.errors import CorruptRecord
-from tracker.evidence import Adapter, Archived, Fault, adapter_fault, episode_faults
+from tracker.evidence import Adapter, Archived, Fault, adapter_fault, chain_faults, episode_faults
 from tracker.exclusion import exclusions
 from tracker.manifests import (
     NO_MANIFEST,
@@ -36,6 +37,15 @@ DROPPED: Final = "dropped"
 TAKEN: Final = "taken"
 
 
+class Gone(Record, frozen=True):
+    """An archived episode without its tokens."""
+
+    why: str
+    """For people: what became of them, and when."""
+    sealed: Archived
+    """Without calls; the chain and the receipts it was sealed with."""
+
+
 class Stored(Record, frozen=True):
     """One batch with everything that is there to check it by."""
 
@@ -46,6 +56,8 @@ class Stored(Record, frozen=True):
     """Episodes that could not be opened."""
     deleted: frozenset[str] = frozenset()
     """Episodes that were deleted on request: their tokens are gone and cannot be checked any more."""
+    gone: dict[str, Gone] = msgspec.field(default_factory=dict[str, Gone])
+    """Episodes whose tokens were removed since: their receipts are still checked."""
     adapters: dict[int, Adapter] = msgspec.field(default_factory=dict[int, Adapter])
     copies: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     """Where else the digest of the manifest was written down -> what stands there."""
@@ -60,6 +72,8 @@ class Finding(Record, frozen=True):
     num_episodes: int = 0
     num_deleted: int = 0
     """Trained tokens of episodes that were deleted."""
+    gone: dict[str, int] = msgspec.field(default_factory=dict[str, int])
+    """What became of tokens that cannot be checked any more -> how many of those were trained."""
 
     @property
     def is_trained_on(self) -> bool:
@@ -95,6 +109,7 @@ def verify(stored: Stored) -> Finding:
         ),
         num_episodes=len(manifest.episodes),
         num_deleted=sum(span.num_tokens for span in manifest.spans if span.episode_id in stored.deleted),
+        gone=_gone_tokens(stored, manifest),
     )
 
 
@@ -174,14 +189,15 @@ def _sealed_faults(stored: Stored, episode_id: str, chain: str) -> Iterator[Faul
     """Whether an episode is the one that was trained on."""
     if episode_id in stored.deleted or any(fault.episode_id == episode_id for fault in stored.troubles):
         return
-    if episode_id not in stored.episodes:
+    gone = stored.gone.get(episode_id)
+    if gone is None and episode_id not in stored.episodes:
         yield Fault(what="there is no archive of it", episode_id=episode_id)
         return
-    archived, _ = stored.episodes[episode_id]
+    archived = stored.episodes[episode_id][0] if gone is None else gone.sealed
     if archived.chain != chain:
         what = f"it was trained on with the chain {chain}, now it has {archived.chain}"
         yield Fault(what=what, episode_id=episode_id)
-    yield from episode_faults(archived)
+    yield from episode_faults(archived) if gone is None else chain_faults(archived)
 
 
 def _version_faults(stored: Stored, manifest: Manifest) -> Iterator[Fault]:
@@ -196,7 +212,9 @@ def _version_faults(stored: Stored, manifest: Manifest) -> Iterator[Fault]:
 
 
 def _prove(span: TrainedSpan, stored: Stored, manifest: Manifest) -> _Proof:
-    """Compare a span with the archived call and its sealed receipt."""
+    """Compare a span with the archived call and its sealed receipt; with that alone where the tokens are gone."""
+    if span.episode_id in stored.gone:
+        return _Proof(faults=tuple(_receipt_faults(span, stored.gone[span.episode_id].sealed)))
     if span.episode_id in stored.deleted or span.episode_id not in stored.episodes:
         return _Proof()
     archived, run = stored.episodes[span.episode_id]
@@ -215,6 +233,25 @@ def _prove(span: TrainedSpan, stored: Stored, manifest: Manifest) -> _Proof:
         sampled=span.num_tokens if sampled else 0,
         faults=(*_token_faults(span, call, choice, receipt), *told),
     )
+
+
+def _receipt_faults(span: TrainedSpan, sealed: Archived) -> Iterator[Fault]:
+    """Whether a span is what a receipt says, of which the call has gone."""
+    receipt = next((one for one in sealed.sealed() if one.call_id == span.call_id), None)
+    if receipt is None or span.receipt != receipt_digest(receipt).hex():
+        yield replace(_place_of(span), what="its receipt is not the one it was trained with")
+    elif span.prompt != receipt.prompt_digest.hex() or (span.sampled, span.logprobs) not in {
+        (sampled.hex(), logprobs.hex()) for sampled, logprobs in receipt.choices
+    }:
+        yield replace(_place_of(span), what="it names other tokens than its receipt")
+
+
+def _gone_tokens(stored: Stored, manifest: Manifest) -> dict[str, int]:
+    counted: Counter[str] = Counter()
+    for span in manifest.spans:
+        if span.episode_id in stored.gone:
+            counted[stored.gone[span.episode_id].why] += span.num_tokens
+    return dict(counted)
 
 
 def _sampled_digest(call: Call, choice: Choice, receipt: Receipt) -> str:

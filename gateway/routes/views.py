@@ -9,11 +9,15 @@ import msgspec
 
 from gateway.answers import plain
 from gateway.story import Story
+from tracker.errors import Gone
 from tracker.manifests import NO_MANIFEST, readable_manifest
+from tracker.removal import EVENT, removed_line
 from tracker.samples import Counts, counts, samples_of
 from tracker.shares import shares_told
 from tracker.timeline import Timeline, fold
 from tracker.types import Batch, Call, EpisodeRow, Group, Policy, Prompting, Version
+
+TOKENS = "tokens"
 
 
 def row_view(row: EpisodeRow) -> dict[str, Any]:
@@ -31,12 +35,13 @@ def row_view(row: EpisodeRow) -> dict[str, Any]:
         "truncated": row.num_truncated > 0 if is_archived else None,
         "num_raw_tokens": row.num_raw_tokens if is_archived else None,
         "num_distinct_tokens": row.num_distinct_tokens if is_archived else None,
+        "removed": list(row.removed),
     }
 
 
 def episode_view(story: Story) -> dict[str, Any]:
-    """One episode, counted as it stands."""
-    numbers: Counts = counts(story.calls, story.run)
+    """One episode, counted as it stands; as it was archived where its tokens were removed since."""
+    numbers = _archived_counts(story.row) if TOKENS in story.row.removed else counts(story.calls, story.run)
     return {
         **_head_view(story.row),
         "metadata": plain(story.row.head.metadata),
@@ -51,6 +56,7 @@ def episode_view(story: Story) -> dict[str, Any]:
         "truncated": numbers.num_truncated > 0,
         "num_truncated": numbers.num_truncated,
         "merge_ratio": numbers.merge_ratio,
+        "removed": list(story.row.removed),
         "upstreams": _upstreams_view(story),
         "events": plain(story.events),
         "rewards": plain(story.rewards),
@@ -62,6 +68,7 @@ def timeline_view(story: Story) -> dict[str, Any]:
     timeline = fold(story.calls, story.run)
     return {
         "episode_id": story.row.head.episode_id,
+        "removed": list(story.row.removed),
         "trees": [plain(tree) for tree in timeline.trees],
         "branches": [[{"call_id": call_id, "choice": choice} for call_id, choice in b] for b in timeline.branches],
         "calls": [_call_view(call, timeline) for call in story.calls],
@@ -73,7 +80,9 @@ def timeline_view(story: Story) -> dict[str, Any]:
 
 
 def samples_view(story: Story) -> dict[str, Any]:
-    """What of an episode is trained, and what is not."""
+    """What of an episode is trained, and what is not; raises `Gone` once its tokens were removed."""
+    if TOKENS in story.row.removed:
+        raise Gone(f"{removal_line(story)}; its samples cannot be told any more.", code="removed")
     samples, excluded = samples_of(story.calls, story.run, story.call_rewards())
     return {
         "episode_id": story.row.head.episode_id,
@@ -81,6 +90,12 @@ def samples_view(story: Story) -> dict[str, Any]:
         "samples": plain(samples),
         "excluded": plain(excluded),
     }
+
+
+def removal_line(story: Story) -> str:
+    """When the tokens of an episode were removed, for people."""
+    removals = [event.at_ms for event in story.events if event.kind == EVENT and TOKENS in event.detail]
+    return removed_line(removals[0] if removals else None)
 
 
 def group_view(group: Group) -> dict[str, Any]:
@@ -123,6 +138,18 @@ def batch_view(batch: Batch) -> dict[str, Any]:
     checks = shares_told(batch, manifest).view()
     del checks["batches"]
     return {**plain(shown), "checks": checks}
+
+
+def _archived_counts(row: EpisodeRow) -> Counts:
+    """What was counted when the episode was archived."""
+    return Counts(
+        num_calls=row.num_calls,
+        num_samples=row.num_samples,
+        num_excluded=row.num_excluded,
+        num_truncated=row.num_truncated,
+        num_raw_tokens=row.num_raw_tokens,
+        num_distinct_tokens=row.num_distinct_tokens,
+    )
 
 
 def _head_view(row: EpisodeRow) -> dict[str, Any]:
