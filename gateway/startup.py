@@ -43,6 +43,8 @@ HEARTBEAT_TTL_MS: Final = 8_000
 """A worker that missed this much of its heartbeats is dead, and its calls are lost."""
 AUDIT_S: Final = 5.0
 """Between two comparisons of the open episodes in SQL with the episode store."""
+RETENTION_S: Final = 10.0
+"""Between two looks for what runs do not keep any longer."""
 REDIS_CHECK_S: Final = 0.5
 PARENT_CHECK_S: Final = 0.5
 
