@@ -140,6 +140,9 @@ async def _start_duties(services: Services) -> None:
     stored = (store, services.ledger, services.clock)
     services.duties.start("sweeper", partial(sweep, *stored), settings.sweep_interval_s)
     services.duties.start("audit", partial(audit, *stored), AUDIT_S)
+    services.duties.start("gauges", partial(show_now, services), NOW_S)
+    services.duties.start("overview", partial(show_overview, services), OVERVIEW_S * settings.workers)
+    services.duties.start("retention", services.ledger.apply_retention, RETENTION_S)
     services.duties.start("engines", services.swap.keep_up, settings.poll_interval_s)
     if settings.workers > 1:
         services.duties.start("parent", partial(_end_after, os.getppid()), PARENT_CHECK_S)
@@ -149,6 +152,3 @@ async def _end_after(parent: int) -> None:
     """Stop this worker once its parent was killed: it would keep the port, and no restart could have it."""
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGTERM)
-    services.duties.start("gauges", partial(show_now, services), NOW_S)
-    services.duties.start("overview", partial(show_overview, services), OVERVIEW_S * settings.workers)
-    services.duties.start("retention", services.ledger.apply_retention, RETENTION_S)

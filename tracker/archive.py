@@ -29,12 +29,12 @@ ORPHAN_MS: Final = 60_000
 """How long an episode may stand in SQL alone: it is created there first."""
 
 
-class Packed(Record, frozen=True):
-    """An episode as SQL takes it."""
-
 SESSION: Final = "session:"
 """What the id of a session key begins with, before that of its episode."""
 
+
+class Packed(Record, frozen=True):
+    """An episode as SQL takes it."""
 
     row: EpisodeRow
     blob: bytes
@@ -96,6 +96,7 @@ def packed(view: EpisodeView, run: RunSettings, now_ms: int) -> Packed:
         num_distinct_tokens=numbers.num_distinct_tokens,
         ended_ms=now_ms,
         archived_ms=now_ms,
+        key_ids=_key_ids(view.calls),
     )
     digest, receipts = seal(view.calls)
     return Packed(row=row, blob=encode_calls(view.calls), digest=digest, receipts=receipts)
@@ -111,7 +112,6 @@ async def _commit(ledger: Ledger, view: EpisodeView, now_ms: int) -> bool:
     for event in view.events:
         await ledger.add_event(head.episode_id, event)
     return True
-        key_ids=_key_ids(view.calls),
 
 
 async def _archive(ledger: Ledger, episode: Packed) -> bool:
@@ -187,9 +187,6 @@ def _raise_first(troubles: list[HoneError]) -> None:
         raise HoneError(f"{len(troubles)} episodes could not be swept: {troubles[0].message}") from troubles[0]
 
 
-def _versions(calls: Iterable[Call]) -> dict[str, int]:
-    """policy -> version of its last call."""
-    return {call.policy: call.version for call in calls if call.policy is not None}
 def _key_ids(calls: Iterable[Call]) -> tuple[str, ...]:
     """The API keys that calls were made with; a session key is its own episode's alone."""
     return tuple(sorted({call.key_id for call in calls if call.key_id and not call.key_id.startswith(SESSION)}))
@@ -204,3 +201,6 @@ def _reasons(calls: Sequence[Call], run: RunSettings) -> dict[Reason, int]:
     return dict(Counter(reason for reason in (*whole, *empty) if reason is not None))
 
 
+def _versions(calls: Iterable[Call]) -> dict[str, int]:
+    """policy -> version of its last call."""
+    return {call.policy: call.version for call in calls if call.policy is not None}

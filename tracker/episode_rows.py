@@ -141,8 +141,8 @@ def episode_rows(connection: Connection, rows: Sequence[Row[Any]]) -> list[Episo
             ended_ms=row.ended_ms,
             archived_ms=row.archived_ms,
             events=events.get(row.episode_id, ()),
-            **{name: getattr(row, name) for name in COUNTERS},
             removed=words(row.kept),
+            **{name: getattr(row, name) for name in COUNTERS},
         )
         for row in rows
     ]

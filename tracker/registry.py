@@ -20,9 +20,9 @@ from tracker.sql import Database, insert_new
 from tracker.types import DEFAULT, Key, RunSettings, Scope
 
 SECRET_BYTES: Final = 32
-
 NEVER_FROZEN: Final = frozenset({"retention"})
 """Settings of a run that episodes are not compared by."""
+
 
 class Registry(Database):
     """Keys, secrets and runs."""
@@ -56,13 +56,6 @@ class Registry(Database):
         return await self.read(run_settings, tenant, run)
 
     async def list_runs(self, tenant: str) -> list[RunSettings]:
-def all_runs(connection: Connection) -> list[tuple[str, RunSettings]]:
-    """(tenant, settings) of every run that has a row."""
-    runs = tables.runs
-    rows = connection.execute(select(runs.c.tenant, runs.c.settings).order_by(runs.c.tenant, runs.c.run))
-    return [(row.tenant, _decode_run(row.settings)) for row in rows]
-
-
         """By name, `default` first."""
         return await self.read(_list_runs, tenant)
 
@@ -75,6 +68,13 @@ def run_settings(connection: Connection, tenant: str, run: str) -> RunSettings:
     if run == DEFAULT:
         return RunSettings(run=DEFAULT)
     raise _no_run(run)
+
+
+def all_runs(connection: Connection) -> list[tuple[str, RunSettings]]:
+    """(tenant, settings) of every run that has a row."""
+    runs = tables.runs
+    rows = connection.execute(select(runs.c.tenant, runs.c.settings).order_by(runs.c.tenant, runs.c.run))
+    return [(row.tenant, _decode_run(row.settings)) for row in rows]
 
 
 def lock_run(connection: Connection, tenant: str, run: str, now_ms: int) -> RunSettings:
@@ -105,8 +105,6 @@ def _find_key(connection: Connection, digest: str) -> Key | None:
     return None if row is None else _key(row)
 
 
-        if field in NEVER_FROZEN:
-            continue
 def _list_keys(connection: Connection, tenant: str) -> list[Key]:
     keys = tables.keys
     statement = select(keys).where(keys.c.tenant == tenant).order_by(keys.c.created_ms, keys.c.key_id)
@@ -145,13 +143,14 @@ def _put_run(connection: Connection, tenant: str, run: RunSettings, now_ms: int)
     row = connection.execute(select(runs.c.settings, runs.c.frozen).where(*where).with_for_update()).one()
     if row.frozen:
         _refuse_change(_decode_run(row.settings), run)
-        return run
     connection.execute(update(runs).where(*where).values(settings=msgspec.json.encode(run)))
     return run
 
 
 def _refuse_change(stored: RunSettings, asked: RunSettings) -> None:
     for field in RunSettings.__struct_fields__:
+        if field in NEVER_FROZEN:
+            continue
         old, new = getattr(stored, field), getattr(asked, field)
         if old != new:
             raise Conflict(

@@ -218,6 +218,10 @@ class Ledger(Protocol):
 
     async def get_timeline(self, episode_id: str) -> bytes | None: ...
 
+    async def apply_retention(self, limit: int = 100) -> int:
+        """Remove what runs do not keep any longer from up to `limit` archived episodes; how many were changed."""
+        ...
+
     async def delete_episode(self, tenant: str, episode_id: str) -> None: ...
 
     async def add_event(self, episode_id: str, event: Event) -> None: ...
@@ -271,10 +275,6 @@ class Ledger(Protocol):
         """Raise the epoch, activate `version`, mark later versions withdrawn; batches of the old epoch not yet trained
         are dropped and their groups skipped as expired."""
         ...
-    async def apply_retention(self, limit: int = 100) -> int:
-        """Remove what runs do not keep any longer from up to `limit` archived episodes; how many were changed."""
-        ...
-
 
 
 class Batches(Protocol):

@@ -317,8 +317,6 @@ class Credit(Record, frozen=True):
     episode: float = 1.0
 
 
-class RunSettings(Record, frozen=True):
-    """The settings of a run; they freeze at its first episode."""
 class Retention(Record, frozen=True):
     """How many days after its archive what of an episode is kept; `None` is for ever."""
 
@@ -330,6 +328,8 @@ class Retention(Record, frozen=True):
     """Metadata of the episode; metadata and source of its rewards."""
 
 
+class RunSettings(Record, frozen=True):
+    """The settings of a run; they freeze at its first episode."""
 
     run: str
     mode: str = "train"
@@ -365,10 +365,10 @@ class Retention(Record, frozen=True):
     truncated: str = "train"
     """What becomes of an episode in which an answer that would be trained was cut by its limit. `train`: nothing;
     `mask`: that answer is not trained, the episode stays in the baseline; `drop`: it is no member of its group."""
-
-
     retention: Retention = Retention()
     """What is kept how long. It is no part of what episodes are compared by, so it may change at any time."""
+
+
 class Version(Record, frozen=True):
     """One published adapter of a policy."""
 
@@ -447,6 +447,10 @@ class EpisodeRow(Record, frozen=True):
     ended_ms: int | None = None
     archived_ms: int | None = None
     events: tuple[Event, ...] = ()
+    removed: tuple[str, ...] = ()
+    """What retention removed of it: `tokens`, `text`, `metadata`."""
+    key_ids: tuple[str, ...] = ()
+    """The keys that its calls were made with; only told when it is archived."""
 
 
 class Member(Record, frozen=True):
@@ -498,10 +502,6 @@ class InFlight(Record, frozen=True):
     """Versions of the policy that became active since its oldest member began: none of its calls lags more."""
     created_ms: int
 
-    removed: tuple[str, ...] = ()
-    """What retention removed of it: `tokens`, `text`, `metadata`."""
-    key_ids: tuple[str, ...] = ()
-    """The keys that its calls were made with; only told when it is archived."""
 
 class CallCredit(Record, frozen=True):
     """The frozen advantage of one call, all of whose choices share it."""
