@@ -24,7 +24,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.answers import error_answer, form_of
 from gateway.door import Door, normalise
-from gateway.routes import engines, episodes, groups, health, parity, policies, rewards, runs
+from gateway.metrics import METHODS, NONE, OTHER
+from gateway.routes import audit, data, engines, episodes, groups, health, keys, parity, policies, rewards, runs
 from gateway.settings import GatewaySettings, load
 from gateway.startup import open_services
 from tracker.errors import BadRequest, HoneError, NotFound
@@ -84,7 +85,7 @@ def create_app(settings: GatewaySettings) -> ASGIApp:
         docs_url=None,
         redoc_url=None,
     )
-    for module in (runs, episodes, rewards, groups, policies, parity, engines, health):
+    for module in (runs, episodes, data, rewards, groups, policies, parity, engines, health, keys, audit):
         api.include_router(module.router)
     api.add_exception_handler(HoneError, _on_error)
     api.add_exception_handler(HTTPException, _on_http_error)

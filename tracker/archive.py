@@ -96,7 +96,7 @@ def packed(view: EpisodeView, run: RunSettings, now_ms: int) -> Packed:
         num_distinct_tokens=numbers.num_distinct_tokens,
         ended_ms=now_ms,
         archived_ms=now_ms,
-        key_ids=_key_ids(view.calls),
+        key_ids=key_ids_of(view.calls),
     )
     digest, receipts = seal(view.calls)
     return Packed(row=row, blob=encode_calls(view.calls), digest=digest, receipts=receipts)
@@ -187,7 +187,7 @@ def _raise_first(troubles: list[HoneError]) -> None:
         raise HoneError(f"{len(troubles)} episodes could not be swept: {troubles[0].message}") from troubles[0]
 
 
-def _key_ids(calls: Iterable[Call]) -> tuple[str, ...]:
+def key_ids_of(calls: Iterable[Call]) -> tuple[str, ...]:
     """The API keys that calls were made with; a session key is its own episode's alone."""
     return tuple(sorted({call.key_id for call in calls if call.key_id and not call.key_id.startswith(SESSION)}))
 

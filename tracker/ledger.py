@@ -12,6 +12,7 @@ from tracker.batch_reading import BatchReading
 from tracker.batches import BatchTaking
 from tracker.clock import Clock
 from tracker.episodes import Episodes
+from tracker.erasure import Erasure
 from tracker.groups import Groups
 from tracker.in_flight import InFlightGroups
 from tracker.lineage import Lineage
@@ -34,6 +35,7 @@ class SqlLedger(
     BatchTaking,
     BatchReading,
     Lineage,
+    Erasure,
     Retaining,
 ):
     """SQL: what must outlive everything."""

@@ -218,6 +218,18 @@ class Ledger(Protocol):
 
     async def get_timeline(self, episode_id: str) -> bytes | None: ...
 
+    async def episodes_of_key(self, tenant: str, key_id: str, limit: int) -> list[str]:
+        """Up to `limit` episodes that the key opened or made a call in and that are not deleted, oldest first."""
+        ...
+
+    async def unsorted_episodes(self, tenant: str, limit: int) -> list[str]:
+        """Up to `limit` archived episodes of which nobody has written down yet whose they are."""
+        ...
+
+    async def sort_episode(self, episode_id: str, key_ids: Sequence[str]) -> None:
+        """Write down the keys that an archived episode's calls were made with."""
+        ...
+
     async def apply_retention(self, limit: int = 100) -> int:
         """Remove what runs do not keep any longer from up to `limit` archived episodes; how many were changed."""
         ...

@@ -11,8 +11,10 @@ from fastapi import APIRouter, Depends
 from pydantic import Field
 
 from gateway.answers import JsonResponse
+from gateway.auditing import audited
 from gateway.auth import Caller
 from gateway.dependencies import Services
+from gateway.erasure import erase_episode
 from gateway.routes.access import Admin, Agent, Anyone, Filter, PageOf, Reader, ServicesOf
 from gateway.routes.bodies import Body, Id, Json, Text, body_of, digest_of, documented, encoded
 from gateway.routes.views import episode_view, row_view, samples_view, timeline_view
@@ -126,10 +128,9 @@ async def finish_episode(
 
 @router.delete("/{episode_id}")
 async def delete_episode(caller: Admin, services: ServicesOf, episode_id: str) -> Any:
-    """Drop an episode's calls, text and tokens. The store first: its tombstone holds off calls in flight."""
-    await services.ledger.get_episode(caller.tenant, episode_id)
-    await services.store.delete(episode_id)
-    await services.ledger.delete_episode(caller.tenant, episode_id)
+    """Drop an episode's calls, text and tokens."""
+    async with audited(services, caller, "episode.delete", episode_id):
+        await erase_episode(services, caller.tenant, episode_id)
     return JsonResponse({"episode_id": episode_id, "deleted": True})
 
 

@@ -1,0 +1,107 @@
+"""What is kept of what was recorded, as an administrator sees it on a running gateway."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from sqlalchemy import Connection, delete, update
+
+from tests.fakes.gateways import Json, RunningGateway
+from tests.fakes.running import BODY
+from tracker import tables
+from tracker.types import Scope
+
+pytestmark = pytest.mark.slow
+
+
+async def chat_with(client: httpx.AsyncClient, episode_id: str | None = None) -> str:
+    """A call made with an API key; the id of its episode."""
+    named = {"X-Hone-Episode": episode_id} if episode_id else {}
+    answer = await client.post("/v1/chat/completions", headers=named, json=BODY)
+    assert answer.status_code == 200, answer.text
+    return answer.headers["x-hone-episode"]
+
+
+def forget_keys(connection: Connection, episode_id: str) -> None:
+    """Leave an episode as an older gateway would have archived it."""
+    episodes, keys = tables.episodes, tables.episode_keys
+    connection.execute(update(episodes).where(episodes.c.episode_id == episode_id).values(key_id=None))
+    connection.execute(delete(keys).where(keys.c.episode_id == episode_id))
+
+
+async def finished(gateway: RunningGateway, episode_id: str) -> Json:
+    await gateway.admin.post("/v1/reward", json={"episode_id": episode_id, "reward": 1})
+    return await gateway.until(f"/v1/episodes/{episode_id}", state="archived")
+
+
+async def test_everything_of_a_key_goes_open_and_archived_and_nothing_of_another(gateway: RunningGateway) -> None:
+    agent = await gateway.client(Scope.AGENT)
+    async with agent:
+        own = (await agent.post("/v1/episodes", json={"task": "t"})).json()["episode_id"]
+        implicit = await chat_with(agent)
+        joined = (await gateway.open(task="joined"))["episode_id"]
+        await chat_with(agent, joined)
+        open_joined = (await gateway.open(task="open"))["episode_id"]
+        await chat_with(agent, open_joined)
+        other = await gateway.open(task="other")
+        await gateway.chat(other)
+        for episode_id in (own, joined, other["episode_id"]):
+            await finished(gateway, episode_id)
+        keys = [key for key in await gateway.ledger.list_keys("default") if key.scopes == (Scope.AGENT,)]
+        (key,) = keys
+        path = f"/v1/keys/{key.key_id}/data"
+        assert (await agent.delete(path)).status_code == 403
+        answer = await gateway.admin.delete(path)
+        assert answer.json() == {"key_id": key.key_id, "deleted": 4, "done": True}
+        for episode_id in (own, implicit, joined, open_joined):
+            assert (await gateway.admin.get(f"/v1/episodes/{episode_id}")).status_code == 404
+            again = await agent.post("/v1/chat/completions", headers={"X-Hone-Episode": episode_id}, json=BODY)
+            assert again.status_code in (404, 410)
+        assert (await gateway.admin.get(f"/v1/episodes/{other['episode_id']}")).json()["num_calls"] == 1
+        assert (await gateway.admin.delete(path)).json()["deleted"] == 0
+        assert (await gateway.admin.delete("/v1/keys/nothing/data")).status_code == 404
+
+
+async def test_an_archive_of_before_keys_were_written_down_is_opened_to_tell_whose_it_is(
+    gateway: RunningGateway,
+) -> None:
+    async with await gateway.client(Scope.AGENT) as agent:
+        episode_id = await chat_with(agent)
+    await finished(gateway, episode_id)
+    (key,) = [key for key in await gateway.ledger.list_keys("default") if key.scopes == (Scope.AGENT,)]
+    await gateway.ledger.write(forget_keys, episode_id)
+    assert (await gateway.admin.delete(f"/v1/keys/{key.key_id}/data")).json()["deleted"] == 1
+
+
+async def test_what_retention_removed_is_said_and_what_is_left_is_still_told(gateway: RunningGateway) -> None:
+    body = {"run": "brief", "mode": "eval", "retention": {"tokens_days": 0, "text_days": 0, "metadata_days": 0}}
+    assert (await gateway.admin.post("/v1/runs", json=body)).status_code == 201
+    episode = await gateway.open(run="brief", metadata={"secret": 1})
+    await gateway.chat(episode)
+    path = f"/v1/episodes/{episode['episode_id']}"
+    before = await finished(gateway, episode["episode_id"])
+    await gateway.ledger.apply_retention()
+    after = (await gateway.admin.get(path)).json()
+    assert after["removed"] == ["tokens", "text", "metadata"]
+    assert after["metadata"] is None
+    assert {name: after[name] for name in ("num_calls", "num_samples", "reward")} == {
+        name: before[name] for name in ("num_calls", "num_samples", "reward")
+    }
+    refused = await gateway.admin.get(f"{path}/samples")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (410, "removed")
+    assert "removed by retention at" in refused.json()["error"]["message"]
+    (call,) = (await gateway.admin.get(f"{path}/timeline")).json()["calls"]
+    assert (call["reason"], call["message"], call["request"]) == ("removed", None, {})
+    assert (await gateway.admin.get(f"{path}/lineage")).json()["versions"] == {}
+
+
+async def test_deletions_stand_in_the_audit_log(gateway: RunningGateway) -> None:
+    episode = await gateway.open()
+    await gateway.admin.delete(f"/v1/episodes/{episode['episode_id']}")
+    (key, *_) = await gateway.ledger.list_keys("default")
+    await gateway.admin.delete(f"/v1/keys/{key.key_id}/data")
+    acts, _ = await gateway.ledger.list_acts("default", 10, None)
+    assert {(act.act, act.target, act.outcome) for act in acts} >= {
+        ("episode.delete", episode["episode_id"], "ok"),
+        ("key.erase", key.key_id, "ok"),
+    }
