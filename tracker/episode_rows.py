@@ -104,6 +104,7 @@ def head_of(row: Row[Any]) -> EpisodeHead:
         ttl_ms=row.ttl_ms,
         metadata=row.metadata,
         implicit=row.implicit,
+        key_id=row.key_id or "",
     )
 
 

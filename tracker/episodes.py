@@ -242,7 +242,7 @@ def _delete(connection: Connection, tenant: str, episode_id: str, now_ms: int) -
 def _emptied(now_ms: int) -> dict[str, Any]:
     """What is left of a deleted episode: that it was there."""
     content = {"task": "", "task_digest": "", "metadata": b"null", "policy": None, "version": None, "ttl_ms": None}
-    seat = {"group_id": None, "place": None}
+    seat = {"group_id": None, "place": None, "key_id": None}
     end = {"state": EpisodeState.ARCHIVED, "status": None, "deleted_ms": now_ms}
     return content | seat | end | dict.fromkeys(COUNTERS, 0)
 

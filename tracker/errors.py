@@ -10,6 +10,7 @@
     ├── TooLarge                 413  over a size limit
     ├── Unprocessable            422  well formed, but no value we can store
     ├── TooManyRequests          429  wait, then again (`retry_after_s`)
+    ├── BudgetExceeded           429  a key's tokens are used up; trying again soon does not help
     ├── UpstreamFailed           502  the engine failed (or the status it gave)
     ├── Unavailable              503  a store cannot be reached (`retry_after_s`)
     ├── SettingsError            -    refused at start: it could not work
@@ -110,6 +111,18 @@ class TooManyRequests(HoneError):
 
     def __init__(self, message: str, *, retry_after_s: int = 1, code: str | None = None) -> None:
         super().__init__(message, code=code)
+        self.retry_after_s = retry_after_s
+
+
+class BudgetExceeded(HoneError):
+    """A key has spent its tokens. `retry_after_s` is when it has some again, `None` where only a person can help."""
+
+    status = 429
+    kind = "insufficient_quota"
+    code = "budget_exceeded"
+
+    def __init__(self, message: str, *, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
         self.retry_after_s = retry_after_s
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from tracker.audit import AuditLog
 from tracker.batch_reading import BatchReading
 from tracker.batches import BatchTaking
 from tracker.clock import Clock
@@ -15,6 +16,7 @@ from tracker.episodes import Episodes
 from tracker.erasure import Erasure
 from tracker.groups import Groups
 from tracker.in_flight import InFlightGroups
+from tracker.keys import Keys
 from tracker.lineage import Lineage
 from tracker.offers import Offers
 from tracker.registry import Registry
@@ -26,6 +28,8 @@ from tracker.versions import Versions
 
 class SqlLedger(
     Registry,
+    Keys,
+    AuditLog,
     Episodes,
     Groups,
     Rewards,

@@ -17,6 +17,8 @@ from tracker.clock import Clock
 from tracker.errors import Conflict, Gone, NotFound
 from tracker.intents import fixed_version, lost_call
 from tracker.memory_claims import MemoryClaims
+from tracker.memory_quotas import MemoryQuotas
+from tracker.quotas import Place, Quota, Refusal
 from tracker.store import Begun, EpisodeView, Routing
 from tracker.types import Call, EpisodeHead, EpisodeState, EpisodeStatus, Event, Intent
 
@@ -62,6 +64,7 @@ class MemoryStore:
         self._routing: dict[str, Routing] = {}
         self._workers: dict[str, int] = {}
         self._claims = MemoryClaims(self._takes_claims, self._is_unknown)
+        self._quotas = MemoryQuotas(lambda worker, now_ms: self._workers.get(worker, 0) <= now_ms)
 
     async def ping(self) -> None:
         """Memory always answers."""
@@ -193,6 +196,12 @@ class MemoryStore:
     async def delete(self, episode_id: str) -> None:
         self._episodes.pop(episode_id, None)
         self._deleted.add(episode_id)
+
+    async def take_place(self, place: Place, quota: Quota, now_ms: int) -> Refusal | None:
+        return await self._quotas.take_place(place, quota, now_ms)
+
+    async def give_back(self, place: Place, num_tokens: int, now_ms: int) -> bool:
+        return await self._quotas.give_back(place, num_tokens, now_ms)
 
     async def heartbeat(self, worker: str, ttl_ms: int) -> None:
         self._workers[worker] = self._clock.now_ms() + ttl_ms

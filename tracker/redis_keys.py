@@ -17,6 +17,8 @@ ATTEMPT_TTL_MS: Final = 3600 * 1000
 """Longer than any SDK waits before it tries again; renewed by every attempt with the same body."""
 ANSWER_TTL_MS: Final = 3600 * 1000
 """An answer that an implicit episode can go on from is kept this much longer than the episode may be idle."""
+QUOTA_TTL_MS: Final = 2 * 24 * 3600 * 1000
+"""Longer than any call and than a day's budget; SQL knows what a key has spent when its tally is gone."""
 EPISODE_PARTS: Final = "mickbte"
 """The letters of an episode's keys, in the order in which the scripts take them."""
 
@@ -72,6 +74,15 @@ class RedisKeys:
     def worker(self, worker: str) -> str:
         """Lives as long as the worker's last heartbeat says."""
         return f"{self.prefix}:worker:{worker}"
+
+    def quota(self, key_id: str) -> list[str]:
+        """The keys of an API key's limits, with `QUOTA_TTL_MS` but for the last two.
+
+        `places` zset of calls in flight, each `WORKER NAME`, by deadline. `tally` hash: spent (tokens), today, day.
+        `window` list: when its last calls came, as many as its rate allows; two minutes. `swept`: dead workers' places
+        were looked for; one second.
+        """
+        return [f"{self.prefix}:key:{{{key_id}}}:{part}" for part in ("places", "tally", "window", "swept")]
 
     def routing(self, policy: str) -> str:
         """hash: active, oldest, withdrawn (`,3,5,`). Owned: one for each policy."""

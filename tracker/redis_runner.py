@@ -17,6 +17,7 @@ from tracker.errors import SettingsError
 from tracker.redis_claim_lua import CLAIM_SCRIPTS
 from tracker.redis_link import Command, RedisLink
 from tracker.redis_lua import ALL, Script
+from tracker.redis_quota_lua import QUOTA_SCRIPTS
 from tracker.redis_reading import pairs
 from tracker.redis_scripts import Argument, Run
 from tracker.redis_strength import WANTED, check_durability, check_server, parse_info
@@ -51,7 +52,7 @@ class RedisRunner:
         self._calls.start()
         self._reads.start()
         await self._check(self._patience.control_s)
-        sources = (("SCRIPT", "LOAD", script.source) for script in (*ALL, *CLAIM_SCRIPTS))
+        sources = (("SCRIPT", "LOAD", script.source) for script in (*ALL, *CLAIM_SCRIPTS, *QUOTA_SCRIPTS))
         await self._calls.ask(*sources, timeout_s=self._patience.control_s)
 
     async def close(self) -> None:

@@ -17,11 +17,13 @@ import msgspec
 from redis.exceptions import OutOfMemoryError
 
 from tracker import redis_claims as claims
+from tracker import redis_quotas as quotas
 from tracker import redis_scripts as scripts
 from tracker.claims import Claim, Claimed, Note
 from tracker.deltas import BLOCK_IDS, Chain, chunks, episode_key, index_entries, parts
 from tracker.errors import Conflict, Gone, NotFound, Unavailable
 from tracker.intents import lost_call
+from tracker.quotas import Place, Quota, Refusal
 from tracker.records import contents_of, record_of
 from tracker.redis_keys import RedisKeys
 from tracker.redis_link import Command, Unsent
@@ -185,6 +187,15 @@ class RedisStore:
 
     async def delete(self, episode_id: str) -> None:
         await scripts.delete(self._redis.control, self._keys, episode_id)
+
+    async def take_place(self, place: Place, quota: Quota, now_ms: int) -> Refusal | None:
+        try:
+            return await quotas.take_place(self._redis.hurried, self._keys, place, quota, now_ms)
+        except OutOfMemoryError as error:
+            raise _full() from error
+
+    async def give_back(self, place: Place, num_tokens: int, now_ms: int) -> bool:
+        return await quotas.give_back(self._redis.control, self._keys, place, num_tokens, now_ms)
 
     async def heartbeat(self, worker: str, ttl_ms: int) -> None:
         await scripts.heartbeat(self._redis.control, self._keys, worker, ttl_ms)

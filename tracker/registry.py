@@ -1,8 +1,8 @@
-"""The part of the ledger that changes rarely: keys, secrets and runs.
+"""The part of the ledger that changes rarely: secrets and runs.
 
-Of a key only the digest is stored. A run's settings may change until its first episode exists; from then on they are
-frozen, because what episodes are compared by must not move. The run `default` exists in every tenant without a row;
-its row is written when it is first needed.
+A run's settings may change until its first episode exists; from then on they are frozen, because what episodes are
+compared by must not move. The run `default` exists in every tenant without a row; its row is written when it is first
+needed. Keys are in `keys.py`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import secrets
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Connection, Row, Select, select, update
+from sqlalchemy import Connection, Select, select, update
 
 from tracker import tables
+from tracker.audit import record_act
 from tracker.clock import Clock
 from tracker.errors import Conflict, NotFound
 from tracker.sql import Database, insert_new
-from tracker.types import DEFAULT, Key, RunSettings, Scope
+from tracker.types import DEFAULT, Act, RunSettings
 
 SECRET_BYTES: Final = 32
 NEVER_FROZEN: Final = frozenset({"retention"})
@@ -25,32 +26,17 @@ NEVER_FROZEN: Final = frozenset({"retention"})
 
 
 class Registry(Database):
-    """Keys, secrets and runs."""
+    """Secrets and runs."""
 
     _clock: Clock
-
-    async def add_key(self, key: Key) -> None:
-        await self.write(_add_key, key)
-
-    async def find_key(self, digest: str) -> Key | None:
-        """The key with this digest, also when it is revoked or has expired."""
-        return await self.read(_find_key, digest)
-
-    async def list_keys(self, tenant: str) -> list[Key]:
-        """In the order they were made."""
-        return await self.read(_list_keys, tenant)
-
-    async def revoke_key(self, key_id: str, at_ms: int) -> None:
-        """From now on the key is good for nothing; the time of the first revocation stays."""
-        await self.write(_revoke_key, key_id, at_ms)
 
     async def secret(self, name: str) -> bytes:
         """32 random bytes under this name, created at first use, the same for every gateway."""
         return await self.read(_find_secret, name) or await self.write(_secret, name)
 
-    async def put_run(self, tenant: str, run: RunSettings) -> RunSettings:
+    async def put_run(self, tenant: str, run: RunSettings, act: Act | None = None) -> RunSettings:
         """Create or change; `Conflict` naming the field if it froze and differs."""
-        return await self.write(_put_run, tenant, run, self._clock.now_ms())
+        return await self.write(_put_run, tenant, run, self._clock.now_ms(), act)
 
     async def get_run(self, tenant: str, run: str) -> RunSettings:
         return await self.read(run_settings, tenant, run)
@@ -94,37 +80,6 @@ def freeze_run(connection: Connection, tenant: str, run: str) -> None:
     connection.execute(statement.values(frozen=True))
 
 
-def _add_key(connection: Connection, key: Key) -> None:
-    values = msgspec.structs.asdict(key) | {"scopes": " ".join(key.scopes)}
-    if not insert_new(connection, tables.keys, values) and _find_key(connection, key.digest) != key:
-        raise Conflict("A key with this id or digest exists already.")
-
-
-def _find_key(connection: Connection, digest: str) -> Key | None:
-    row = connection.execute(select(tables.keys).where(tables.keys.c.digest == digest)).one_or_none()
-    return None if row is None else _key(row)
-
-
-def _list_keys(connection: Connection, tenant: str) -> list[Key]:
-    keys = tables.keys
-    statement = select(keys).where(keys.c.tenant == tenant).order_by(keys.c.created_ms, keys.c.key_id)
-    return [_key(row) for row in connection.execute(statement)]
-
-
-def _revoke_key(connection: Connection, key_id: str, at_ms: int) -> None:
-    keys = tables.keys
-    if connection.execute(select(keys.c.key_id).where(keys.c.key_id == key_id)).one_or_none() is None:
-        raise NotFound(f"There is no key {key_id!r}; hone keys list shows them.")
-    statement = update(keys).where(keys.c.key_id == key_id, keys.c.revoked_ms.is_(None))
-    connection.execute(statement.values(revoked_ms=at_ms))
-
-
-def _key(row: Row[Any]) -> Key:
-    fields = dict(row._mapping)  # pyright: ignore[reportPrivateUsage]
-    fields["scopes"] = tuple(Scope(scope) for scope in row.scopes.split())
-    return Key(**fields)
-
-
 def _find_secret(connection: Connection, name: str) -> bytes | None:
     statement = select(tables.secrets.c.value).where(tables.secrets.c.name == name)
     return connection.execute(statement).scalar_one_or_none()
@@ -135,8 +90,9 @@ def _secret(connection: Connection, name: str) -> bytes:
     return connection.execute(select(tables.secrets.c.value).where(tables.secrets.c.name == name)).scalar_one()
 
 
-def _put_run(connection: Connection, tenant: str, run: RunSettings, now_ms: int) -> RunSettings:
+def _put_run(connection: Connection, tenant: str, run: RunSettings, now_ms: int, act: Act | None) -> RunSettings:
     runs = tables.runs
+    record_act(connection, act)
     if insert_new(connection, runs, _run_values(tenant, run, now_ms)):
         return run
     where = (runs.c.tenant == tenant, runs.c.run == run.run)

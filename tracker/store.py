@@ -8,12 +8,14 @@ a store that cannot be reached raises `Unavailable`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from tracker.claims import Claims, Note
 from tracker.lines import CarriedBatch, EpisodeLineage
+from tracker.quotas import Quotas
 from tracker.types import (
+    Act,
     Batch,
     Call,
     EpisodeHead,
@@ -26,6 +28,7 @@ from tracker.types import (
     InFlight,
     Intent,
     Key,
+    KeyUsage,
     Policy,
     Record,
     Reward,
@@ -71,8 +74,8 @@ class Routing(Record, frozen=True):
     withdrawn: tuple[int, ...] = ()
 
 
-class EpisodeStore(Claims, Protocol):
-    """Open episodes and their calls; how calls find implicit ones is in `claims.py`."""
+class EpisodeStore(Claims, Quotas, Protocol):
+    """Open episodes and their calls; how calls find implicit ones is in `claims.py`, limits of keys in `quotas.py`."""
 
     async def ping(self) -> None:
         """Raise `Unavailable` unless the store answers within 100 ms; raise `SettingsError` if it is too weak."""
@@ -160,20 +163,59 @@ class Ledger(Protocol):
     async def close(self) -> None: ...
 
     # keys, tenants, secrets
-    async def add_key(self, key: Key) -> None: ...
+    async def add_key(self, key: Key, act: Act | None = None) -> None: ...
 
-    async def find_key(self, digest: str) -> Key | None: ...
+    async def find_key(self, digest: str) -> Key | None:
+        """The key with this digest, or that had it before a rotation: then it expires when the grace is over."""
+        ...
 
-    async def list_keys(self, tenant: str) -> list[Key]: ...
+    async def get_key(self, tenant: str, key_id: str) -> Key: ...
 
-    async def revoke_key(self, key_id: str, at_ms: int) -> None: ...
+    async def list_keys(self, tenant: str) -> list[Key]:
+        """In the order they were made."""
+        ...
+
+    async def key_page(self, tenant: str, limit: int, cursor: str | None) -> tuple[list[Key], str | None]:
+        """Newest first."""
+        ...
+
+    async def rotate_key(self, tenant: str, key_id: str, digest: str, until_ms: int, act: Act | None = None) -> Key:
+        """The key has another digest from now on; every one that it had is good until `until_ms` at most. `Conflict`
+        if it was revoked or has expired."""
+        ...
+
+    async def limit_key(
+        self, tenant: str, key_id: str, changes: Mapping[str, int | None], act: Act | None = None
+    ) -> Key:
+        """Change the limits that are named; `None` takes one away."""
+        ...
+
+    async def revoke_key(self, tenant: str, key_id: str, at_ms: int, act: Act | None = None) -> Key:
+        """From now on the key is good for nothing; the time of the first revocation stays."""
+        ...
+
+    async def add_usage(self, taken: Mapping[tuple[str, int], KeyUsage]) -> None:
+        """Add what calls took, by (key id, day). Not safe to repeat: a count whose commit nobody heard of may be
+        counted twice."""
+        ...
+
+    async def key_usage(self, key_ids: Sequence[str], day: int) -> dict[str, tuple[KeyUsage, KeyUsage]]:
+        """key id -> what it took in all, and on this day."""
+        ...
+
+    # the audit log
+    async def add_act(self, act: Act) -> None: ...
+
+    async def list_acts(self, tenant: str, limit: int, cursor: str | None) -> tuple[list[Act], str | None]:
+        """Newest first."""
+        ...
 
     async def secret(self, name: str) -> bytes:
         """32 random bytes under this name, created at first use, the same for every gateway."""
         ...
 
     # runs
-    async def put_run(self, tenant: str, run: RunSettings) -> RunSettings:
+    async def put_run(self, tenant: str, run: RunSettings, act: Act | None = None) -> RunSettings:
         """Create or change; `Conflict` naming the field if it froze and differs. `default` always exists."""
         ...
 

@@ -280,6 +280,8 @@ class EpisodeHead(Record, frozen=True):
     metadata: bytes = b"null"
     implicit: bool = False
     """Opened by a call that named no episode: it takes its place in a group when it is first rewarded."""
+    key_id: str = ""
+    """The key that opened it: what calls with its session key count against. Empty where nobody knows."""
 
 
 class Event(Record, frozen=True):
@@ -413,6 +415,22 @@ class Policy(Record, frozen=True):
     active: int = 0
 
 
+class KeyLimits(Record, frozen=True):
+    """What calls with one key may take together, over all workers; `None` is no limit."""
+
+    requests_per_minute: int | None = None
+    """In any 60 seconds."""
+    max_concurrent: int | None = None
+    """Calls in flight."""
+    token_budget: int | None = None
+    """Prompt and sampled tokens together, for the life of the key."""
+    token_budget_per_day: int | None = None
+    """The same for each day, which begins at midnight UTC."""
+
+
+NO_LIMITS: Final = KeyLimits()
+
+
 class Key(Record, frozen=True):
     """An API key as stored: never the key itself, only its digest."""
 
@@ -425,6 +443,39 @@ class Key(Record, frozen=True):
     created_ms: int = 0
     expires_ms: int | None = None
     revoked_ms: int | None = None
+    limits: KeyLimits = NO_LIMITS
+
+
+class KeyUsage(Record, frozen=True):
+    """What calls with a key have taken."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    sampled_tokens: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """What a budget counts."""
+        return self.prompt_tokens + self.sampled_tokens
+
+
+class Act(Record, frozen=True):
+    """An administrative act, as the audit log keeps it. Nothing in it is a secret."""
+
+    at_ms: int
+    tenant: str
+    key_id: str
+    """Whose key it was done with; `cli` for the command line of the data folder."""
+    act: str
+    """`key.create`, `run.change`, `episode.delete` …"""
+    target: str
+    """The id of what it was done to."""
+    detail: bytes = b"{}"
+    """A JSON object."""
+    outcome: str = "ok"
+    """`ok`, or the code of the error that refused it."""
+    seq: int = 0
+    """Given by the ledger."""
 
 
 class EpisodeRow(Record, frozen=True):

@@ -15,17 +15,18 @@ branch_labels = None
 depends_on = None
 
 LIMITS = ("requests_per_minute", "max_concurrent", "token_budget", "token_budget_per_day")
+ID = sa.String().with_variant(sa.String(collation="C"), "postgresql")
 COUNTER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
     for name in LIMITS:
         op.add_column("keys", sa.Column(name, sa.BigInteger()))
-    op.add_column("episodes", sa.Column("key_id", sa.String()))
+    op.add_column("episodes", sa.Column("key_id", ID))
     op.create_table(
         "former_secrets",
-        sa.Column("digest", sa.String(), nullable=False),
-        sa.Column("key_id", sa.String(), nullable=False),
+        sa.Column("digest", ID, nullable=False),
+        sa.Column("key_id", ID, nullable=False),
         sa.Column("until_ms", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("digest", name="pk_former_secrets"),
         sa.ForeignKeyConstraint(["key_id"], ["keys.key_id"], name="fk_former_secrets_key_id"),
@@ -33,7 +34,7 @@ def upgrade() -> None:
     op.create_index("ix_former_secrets_key_id", "former_secrets", ["key_id"])
     op.create_table(
         "key_usage",
-        sa.Column("key_id", sa.String(), nullable=False),
+        sa.Column("key_id", ID, nullable=False),
         sa.Column("day", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("calls", sa.BigInteger(), nullable=False),
         sa.Column("prompt_tokens", sa.BigInteger(), nullable=False),
@@ -45,12 +46,12 @@ def upgrade() -> None:
         "audit",
         sa.Column("seq", COUNTER, autoincrement=True, nullable=False),
         sa.Column("at_ms", sa.BigInteger(), nullable=False),
-        sa.Column("tenant", sa.String(), nullable=False),
-        sa.Column("key_id", sa.String(), nullable=False),
-        sa.Column("act", sa.String(), nullable=False),
+        sa.Column("tenant", ID, nullable=False),
+        sa.Column("key_id", ID, nullable=False),
+        sa.Column("act", ID, nullable=False),
         sa.Column("target", sa.LargeBinary(), nullable=False),
         sa.Column("detail", sa.LargeBinary(), nullable=False),
-        sa.Column("outcome", sa.String(), nullable=False),
+        sa.Column("outcome", ID, nullable=False),
         sa.PrimaryKeyConstraint("seq", name="pk_audit"),
         sqlite_autoincrement=True,
     )

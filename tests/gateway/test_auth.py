@@ -63,7 +63,7 @@ async def test_a_revoked_key_is_refused_within_seconds(ledger: SqlLedger) -> Non
     clock = HandClock()
     ring, key = KeyRing(ledger, b"s" * 32, clock), await add_key(ledger)
     await ring.authenticate(None, key)
-    await ledger.revoke_key("k1", clock.ms)
+    await ledger.revoke_key("acme", "k1", clock.ms)
     clock.ms += CACHE_MS
     with pytest.raises(Unauthorized):
         await ring.authenticate(None, key)

@@ -1,4 +1,4 @@
-"""Keys, secrets and runs, on SQLite and PostgreSQL."""
+"""Secrets and runs, on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -9,34 +9,7 @@ import pytest
 from tests.tracker.filling import created
 from tracker.errors import Conflict, NotFound
 from tracker.ledger import SqlLedger
-from tracker.types import Credit, Key, RunSettings, Scope
-
-
-async def test_a_key_is_found_by_its_digest_and_listed_for_its_tenant_only(ledger: SqlLedger) -> None:
-    key = Key(key_id="k1", digest="d1", tenant="a", scopes=(Scope.AGENT, Scope.REWARD), label="né\x00", created_ms=5)
-    await ledger.add_key(key)
-    await ledger.add_key(key)
-    assert await ledger.find_key("d1") == key
-    assert await ledger.find_key("d2") is None
-    assert await ledger.list_keys("a") == [key]
-    assert await ledger.list_keys("b") == []
-
-
-async def test_another_key_under_a_known_id_is_refused(ledger: SqlLedger) -> None:
-    await ledger.add_key(Key(key_id="k1", digest="d1"))
-    with pytest.raises(Conflict):
-        await ledger.add_key(Key(key_id="k1", digest="d2"))
-
-
-async def test_the_first_revocation_of_a_key_stays(ledger: SqlLedger) -> None:
-    await ledger.add_key(Key(key_id="k1", digest="d1", expires_ms=99))
-    await ledger.revoke_key("k1", 7)
-    await ledger.revoke_key("k1", 8)
-    found = await ledger.find_key("d1")
-    assert found is not None
-    assert found.revoked_ms == 7
-    with pytest.raises(NotFound):
-        await ledger.revoke_key("k2", 7)
+from tracker.types import Credit, RunSettings
 
 
 async def test_gateways_that_ask_together_for_a_secret_get_the_same(ledger: SqlLedger) -> None:

@@ -106,7 +106,7 @@ async def test_keys_are_kept_for_their_owner_alone_and_replaced_once_revoked(tmp
             assert stored.scopes == (scope,)
         agent = await ledger.find_key(digest(first[Scope.AGENT]))
         assert agent is not None
-        await ledger.revoke_key(agent.key_id, 1)
+        await ledger.revoke_key(agent.tenant, agent.key_id, 1)
         second = await ensure_keys(ledger, tmp_path, SystemClock())
     finally:
         await ledger.close()
