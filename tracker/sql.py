@@ -4,8 +4,9 @@
 a plain function over a `Connection`, run in one transaction: a write is seen whole or not at all, a read sees one
 moment. SQLite writes begin IMMEDIATE, so that a transaction waits for its turn at its start and never fails midway, and
 processes that open a new file together wait for the one that makes it; on PostgreSQL the functions lock the rows they
-decide on, and a transaction that lost a race is run again. What the statements say is left to the modules of the
-ledger, what the tables are to `tables.py`.
+decide on, and a transaction that lost a race is run again. A PostgreSQL that is away, stops or falls silent is
+`Unavailable`, after a bounded time: nobody waits for a connection that will never speak again. What the statements say
+is left to the modules of the ledger, what the tables are to `tables.py`.
 """
 
 from __future__ import annotations
@@ -13,20 +14,22 @@ from __future__ import annotations
 import asyncio
 import importlib.resources
 import sqlite3
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import aiosqlite
 from alembic import command
 from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Table, event, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.sqlite.aiosqlite import AsyncAdapt_aiosqlite_connection
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from tracker.errors import SettingsError, Unavailable
@@ -40,6 +43,13 @@ BUSY_PAUSE_S: Final = 0.01
 BUSY_CODES: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 PING_S: Final = 3.0
 ATTEMPTS: Final = 8
+REACH_S: Final = 5.0
+"""How long PostgreSQL has to hand out a connection that answers; one that was silently cut is dropped then."""
+WORK_S: Final = 60.0
+"""How long a transaction may take on PostgreSQL; SQLite cannot fall silent."""
+AWAY: Final = ("08", "53", "57P", "58", "25006")
+"""How the codes begin with which PostgreSQL says that it cannot do anything now: its connection broke, it has no room,
+it stops or starts, its disk fails, it is a standby."""
 RACES: Final = frozenset({"40001", "40P01"})
 """PostgreSQL's serialization failure and deadlock: the same transaction succeeds when it is run again."""
 MIGRATION_LOCK: Final = 0x686F6E65
@@ -119,9 +129,11 @@ def _begin_sqlite(connection: Connection) -> None:
 class Database:
     """Runs functions over a connection in transactions of one engine; the ledger's parts build on it."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, *, work_s: float | None = WORK_S) -> None:
         self._engine = engine
         self._is_sqlite = engine.dialect.name == "sqlite"
+        self._reach_s = None if self._is_sqlite else REACH_S
+        self._work_s = None if self._is_sqlite else work_s
         self._writer = engine.execution_options(**{WRITES: True})
         self._reader = engine if self._is_sqlite else engine.execution_options(isolation_level="REPEATABLE READ")
         self._turn = asyncio.Lock()
@@ -159,25 +171,38 @@ class Database:
 
     async def _read(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            async with self._reader.connect() as connection:
+            async with self._connected(self._reader) as connection:
                 return await connection.run_sync(work, *args, **kwargs)
-        except (OperationalError, InterfaceError, PoolTimeout, OSError) as error:
-            raise Unavailable(f"The database cannot be reached: {error}") from error
+        except DBAPIError as error:
+            if _is_unavailable(error):
+                raise _away(error) from error
+            raise
+        except (PoolTimeout, OSError) as error:
+            raise _away(error) from error
 
     async def _write(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                async with self._wait_for_turn(), self._writer.begin() as connection:
+                async with self._wait_for_turn(), self._connected(self._writer) as connection, connection.begin():
                     return await connection.run_sync(work, *args, **kwargs)
             except DBAPIError as error:
                 if attempt < ATTEMPTS and _lost_a_race(error):
                     continue
                 if _is_unavailable(error):
-                    raise Unavailable(f"The database cannot be reached: {error.orig}") from error
+                    raise _away(error) from error
                 raise
             except (PoolTimeout, OSError) as error:
-                raise Unavailable(f"The database cannot be reached: {error}") from error
+                raise _away(error) from error
         raise AssertionError("unreachable")
+
+    @asynccontextmanager
+    async def _connected(self, engine: AsyncEngine) -> AsyncGenerator[AsyncConnection]:
+        """A connection that answers, for a bounded time. Whatever runs out of time is cancelled, and SQLAlchemy drops a
+        connection on which something was cancelled: nobody gets a silent one twice."""
+        async with asyncio.timeout(self._reach_s):
+            connection = await engine.connect()
+        async with asyncio.timeout(self._work_s), aclosing(connection):
+            yield connection
 
     def _wait_for_turn(self) -> AbstractAsyncContextManager[Any]:
         """SQLite has one writer: within a process, tasks queue in order rather than compete for its lock."""
@@ -194,7 +219,15 @@ def _lost_a_race(error: DBAPIError) -> bool:
 
 def _is_unavailable(error: DBAPIError) -> bool:
     """Whether the database could not be reached; a broken statement or constraint is a bug, and stays one."""
-    return isinstance(error, OperationalError | InterfaceError) or error.connection_invalidated or _lost_a_race(error)
+    says_so = str(getattr(error.orig, "sqlstate", None) or "").startswith(AWAY)
+    is_broken = isinstance(error, OperationalError | InterfaceError) or error.connection_invalidated
+    return says_so or is_broken or _lost_a_race(error)
+
+
+def _away(error: Exception) -> Unavailable:
+    """What callers are told."""
+    said = error.orig if isinstance(error, DBAPIError) else error
+    return Unavailable(f"The database cannot be reached: {said or 'it does not answer'}")
 
 
 def insert_new(connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
@@ -207,8 +240,12 @@ def insert_new(connection: Connection, table: Table, values: Mapping[str, Any]) 
 
 
 async def upgrade(database_url: str, revision: str = "head") -> None:
-    """Bring the schema up to `revision`; processes that start together wait for each other."""
-    await _migrate(database_url, command.upgrade, revision)
+    """Bring the schema up to `revision`; processes that start together wait for each other.
+
+    A schema that a newer Hone has brought further is left as it is: revisions only add what older code can do without,
+    so an older gateway goes on, and can be started again, while the others are replaced one by one.
+    """
+    await _migrate(database_url, _upgrade_unless_ahead, revision)
 
 
 async def downgrade(database_url: str, revision: str) -> None:
@@ -217,11 +254,17 @@ async def downgrade(database_url: str, revision: str) -> None:
 
 
 async def _migrate(database_url: str, move: Callable[[Config, str], None], revision: str) -> None:
-    database = Database(open_engine(database_url))
+    database = Database(open_engine(database_url), work_s=None)
     try:
         await database.write(_run_alembic, move, revision)
     finally:
         await database.close()
+
+
+def _upgrade_unless_ahead(config: Config, revision: str) -> None:
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if known.issuperset(MigrationContext.configure(config.attributes["connection"]).get_current_heads()):
+        command.upgrade(config, revision)
 
 
 def _run_alembic(connection: Connection, move: Callable[[Config, str], None], revision: str) -> None:

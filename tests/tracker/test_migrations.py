@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection, inspect, text
 
 from tests.tracker.databases import Clock
 from tracker import tables
@@ -22,6 +22,8 @@ from tracker.ledger import SqlLedger
 from tracker.sql import Database, downgrade, driver_url, open_engine, upgrade
 
 ROOT = Path(__file__).parents[2]
+FIRST_SERVED = "0003"
+"""From this revision on, gateways of two versions may stand before one database."""
 
 
 def copied_source(folder: Path) -> Path:
@@ -72,6 +74,41 @@ async def test_the_migrated_schema_is_the_one_the_code_declares(empty_url: str) 
 async def test_gateways_that_start_together_migrate_once(empty_url: str) -> None:
     await asyncio.gather(*(upgrade(empty_url) for _ in range(4)))
     assert set(tables.metadata.tables) <= await table_names(empty_url)
+
+
+async def test_a_schema_that_a_newer_version_made_is_left_as_it_is(empty_url: str) -> None:
+    def look_newer(connection: Connection) -> None:
+        connection.execute(text("UPDATE alembic_version SET version_num = 'from-the-future'"))
+
+    await upgrade(empty_url)
+    database = Database(open_engine(empty_url))
+    await database.write(look_newer)
+    await upgrade(empty_url)
+    assert set(tables.metadata.tables) <= await table_names(empty_url)
+    await database.close()
+
+
+async def test_what_a_revision_adds_leaves_older_code_working(empty_url: str) -> None:
+    """An older gateway goes on while it runs: its statements name no new column, and every old one is still there."""
+
+    def columns(connection: Connection) -> dict[tuple[str, str], bool]:
+        """(table, column) -> whether an insert may leave it out."""
+        found = inspect(connection)
+        return {
+            (name, column["name"]): column["nullable"] or column["default"] is not None
+            for name in found.get_table_names()
+            for column in found.get_columns(name)
+        }
+
+    await upgrade(empty_url, FIRST_SERVED)
+    database = Database(open_engine(empty_url))
+    before = await database.read(columns)
+    await upgrade(empty_url)
+    after = await database.read(columns)
+    await database.close()
+    assert before.keys() <= after.keys()
+    old_tables = {table for table, _ in before}
+    assert [place for place in after.keys() - before.keys() if place[0] in old_tables and not after[place]] == []
 
 
 def test_an_unknown_database_is_refused_with_what_to_write() -> None:
