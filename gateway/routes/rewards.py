@@ -1,27 +1,31 @@
 """`POST /v1/reward`: one event in the ledger, aimed at an episode or a call.
 
 SQL first: a final reward commits there that the episode ends, then the episode store is told. If that second step is
-lost, the sweeper repeats it.
+lost, the sweeper repeats it. So what is stored is accepted, whatever is away afterwards: a driver that is refused gives
+the same reward again.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import secrets
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends
 from pydantic import BeforeValidator, Field
 
 from gateway.answers import JsonResponse
+from gateway.dependencies import Services
 from gateway.identity import episode_id_of
 from gateway.routes.access import Rewarder, ServicesOf
 from gateway.routes.bodies import Body, Id, Json, Text, body_of, digest_of, documented, encoded
 from gateway.routes.episodes import finish_in_store
 from gateway.story import has_call, num_waiting
-from tracker.errors import BadRequest, NotFound
-from tracker.types import EpisodeState, EpisodeStatus, Reward
+from tracker.errors import BadRequest, NotFound, Unavailable
+from tracker.types import EpisodeRow, EpisodeState, EpisodeStatus, Reward
 
+LOG: Final = logging.getLogger("hone.rewards")
 router = APIRouter(prefix="/v1/reward", tags=["rewards"])
 
 
@@ -75,18 +79,30 @@ async def add_reward(
         created_ms=services.clock.now_ms(),
     )
     stored, is_new = await services.ledger.add_reward(caller.tenant, reward, body.idempotency_key, digest_of(body))
-    row = await services.ledger.get_episode(caller.tenant, episode_id)
-    if stored.final and row.state is not EpisodeState.ARCHIVED:
-        await finish_in_store(services, caller.tenant, episode_id, row.status or EpisodeStatus.OK)
+    row, waiting = await _followed(services, row, stored)
     answer = {
         "reward_id": stored.reward_id,
         "episode_id": episode_id,
         "call_id": stored.call_id,
         "late": stored.late,
         "ended": stored.final or row.status is not None,
-        "waiting": await num_waiting(services, episode_id),
+        "waiting": waiting,
     }
     return JsonResponse(answer, status_code=201 if is_new else 200)
+
+
+async def _followed(services: Services, row: EpisodeRow, stored: Reward) -> tuple[EpisodeRow, int | None]:
+    """Have the episode end where the reward says so; the episode now, and its calls in flight, if a store tells."""
+    tenant, episode_id = row.head.tenant, row.head.episode_id
+    waiting: int | None = None
+    try:
+        row = await services.ledger.get_episode(tenant, episode_id)
+        if stored.final and row.state is not EpisodeState.ARCHIVED:
+            await finish_in_store(services, tenant, episode_id, row.status or EpisodeStatus.OK)
+        waiting = await num_waiting(services, episode_id)
+    except Unavailable as error:
+        LOG.warning("reward %s is stored, and the end of its episode waits: %s", stored.reward_id, error.message)
+    return row, waiting
 
 
 def _target_of(body: RewardBody) -> str:
