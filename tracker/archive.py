@@ -27,6 +27,9 @@ KEEP_MS: Final = 600_000
 """How long the episode store keeps an archived episode: late callers are told that it ended, not that it is unknown."""
 ORPHAN_MS: Final = 60_000
 """How long an episode may stand in SQL alone: it is created there first."""
+LOOK_AGAIN_S: Final = 6.0
+"""Before an episode that stands in SQL alone is given up: clocks jump, and whoever is just opening it has done so or
+failed by then."""
 
 
 SESSION: Final = "session:"
@@ -52,10 +55,15 @@ async def sweep(store: EpisodeStore, ledger: Ledger, clock: Clock) -> list[Group
     return settled
 
 
-async def audit(store: EpisodeStore, ledger: Ledger, clock: Clock) -> None:
+async def audit(store: EpisodeStore, ledger: Ledger, clock: Clock, again_s: float = LOOK_AGAIN_S) -> None:
     """Compare what SQL holds as not archived with the episode store, and end what has no future."""
     rows = await ledger.open_episodes(clock.now_ms() + 1)
-    _raise_first(await _each(_audit(store, ledger, row, clock.now_ms()) for row in rows))
+    alone: list[EpisodeRow] = []
+    troubles = await _each(_audit(store, ledger, row, clock.now_ms(), alone) for row in rows)
+    if alone:
+        await asyncio.sleep(again_s)
+        troubles += await _each(_give_up(store, ledger, row, clock.now_ms()) for row in alone)
+    _raise_first(troubles)
 
 
 async def archive_episode(store: EpisodeStore, ledger: Ledger, episode_id: str, clock: Clock) -> bool:
@@ -130,8 +138,9 @@ async def _is_deleted(ledger: Ledger, view: EpisodeView) -> bool:
     return False
 
 
-async def _audit(store: EpisodeStore, ledger: Ledger, row: EpisodeRow, now_ms: int) -> None:
-    """End one episode in the episode store if it ended in SQL, and in both if its time is up or its calls are gone.
+async def _audit(store: EpisodeStore, ledger: Ledger, row: EpisodeRow, now_ms: int, alone: list[EpisodeRow]) -> None:
+    """End one episode in the episode store if it ended in SQL, and in both if its time is up. One whose calls are gone
+    is put down in `alone`.
 
     Whether an implicit one was idle for too long only the episode store can tell, so that is where it ends first; SQL
     may hear of it with the archive."""
@@ -152,7 +161,17 @@ async def _audit(store: EpisodeStore, ledger: Ledger, row: EpisodeRow, now_ms: i
         await ledger.delete_episode(head.tenant, head.episode_id)  # its deletion stopped halfway
     except NotFound:
         if now_ms - head.created_ms >= ORPHAN_MS:
-            await _archive_orphan(ledger, msgspec.structs.replace(row, status=status), now_ms)
+            alone.append(msgspec.structs.replace(row, status=status))
+
+
+async def _give_up(store: EpisodeStore, ledger: Ledger, row: EpisodeRow, now_ms: int) -> None:
+    """End an episode that the episode store still does not hold. A tombstone keeps out whoever opens it too late: calls
+    that joined it then would never be archived."""
+    try:
+        await store.head(row.head.episode_id)
+    except NotFound:
+        await _archive_orphan(ledger, row, now_ms)
+        await store.delete(row.head.episode_id)
 
 
 async def _archive_orphan(ledger: Ledger, row: EpisodeRow, now_ms: int) -> None:

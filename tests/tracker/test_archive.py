@@ -16,7 +16,7 @@ from tests.tracker.filling import rewarded
 from tracker import archive, tables
 from tracker.archive import KEEP_MS, ORPHAN_MS, archive_episode
 from tracker.codec import decode_calls
-from tracker.errors import Conflict, HoneError, NotFound, Unavailable
+from tracker.errors import Conflict, Gone, HoneError, NotFound, Unavailable
 from tracker.ledger import SqlLedger
 from tracker.memory_store import MemoryStore
 from tracker.receipts import chain, decode_receipts, receipt_digest, receipt_of
@@ -39,7 +39,7 @@ from tracker.types import (
 async def sweep(store: EpisodeStore, ledger: Ledger, clock: Clock) -> list[Group]:
     """Everything that a gateway does without being asked, once."""
     try:
-        await archive.audit(store, ledger, clock)
+        await archive.audit(store, ledger, clock, again_s=0)
     finally:
         settled = await archive.sweep(store, ledger, clock)
     return settled
@@ -324,3 +324,38 @@ async def test_an_idle_implicit_episode_ends_well_wherever_a_process_is_killed(l
         assert (row.state, row.status, row.num_calls) == (EpisodeState.ARCHIVED, EpisodeStatus.OK, 1)
         if shared[0] > 0:
             return
+
+
+async def test_an_episode_that_is_opened_while_it_is_given_up_goes_on(
+    store: MemoryStore, ledger: SqlLedger, clock: Clock
+) -> None:
+    """A clock that jumped makes a moment look like a minute."""
+    head, _ = await ledger.create_episode(EpisodeHead(episode_id="ep-1", task="t"), None, "")
+    clock.at_ms += ORPHAN_MS
+
+    class Opening:
+        """Its driver is quicker than the second look."""
+
+        def __init__(self) -> None:
+            self.num_looks = 0
+
+        async def head(self, episode_id: str) -> EpisodeHead:
+            self.num_looks += 1
+            if self.num_looks == 2:
+                await store.open(head)
+            return await store.head(episode_id)
+
+    await archive.audit(cast("EpisodeStore", Opening()), ledger, clock, again_s=0)
+    assert (await ledger.get_episode("default", "ep-1")).state is EpisodeState.OPEN
+
+
+async def test_an_episode_that_was_given_up_cannot_be_opened_any_more(
+    store: MemoryStore, ledger: SqlLedger, clock: Clock
+) -> None:
+    """Calls that joined it would never be archived."""
+    head, _ = await ledger.create_episode(EpisodeHead(episode_id="ep-1", task="t"), None, "")
+    clock.at_ms += ORPHAN_MS
+    await archive.audit(store, ledger, clock, again_s=0)
+    assert (await ledger.get_episode("default", "ep-1")).status is EpisodeStatus.INFRA_ERROR
+    with pytest.raises(Gone):
+        await store.open(head)
