@@ -36,6 +36,8 @@ PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train your agent.")
 keys = typer.Typer(no_args_is_help=True, help="API keys of a data folder.")
 app.add_typer(keys, name="keys")
+tenants = typer.Typer(no_args_is_help=True, help="What tenants' archives are encrypted with.")
+app.add_typer(tenants, name="tenants")
 
 Tenant = Annotated[str, typer.Option(help="The tenant the key belongs to.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -189,13 +191,9 @@ def verify_stored(
         sys.exit(1)
 
 
-@keys.command("create")
-def create_key(
-    scope: Annotated[list[Scope], typer.Option(help="May be given several times.")],
-    tenant: Tenant = DEFAULT,
-    label: Annotated[str, typer.Option(help="For people.")] = "",
-    expires_days: Annotated[float | None, typer.Option(min=0.0, max=36_500.0)] = None,
-    as_json: AsJson = False,
+@tenants.command("shred")
+def shred_tenant(
+    tenant: str, yes: Annotated[bool, typer.Option("--yes", help="Do not ask: it cannot be undone.")] = False
 ) -> None:
     """Make a key. It is shown once."""
     secret, key = asyncio.run(desk.create_key(_stores(), scope, tenant, label, expires_days))
@@ -205,22 +203,10 @@ def create_key(
         typer.echo(secret)
 
 
-@keys.command("list")
-def list_keys(tenant: Tenant = DEFAULT, as_json: AsJson = False) -> None:
-    """List a tenant's keys, without the keys themselves."""
-    for key in asyncio.run(desk.list_keys(_stores(), tenant)):
-        if as_json:
-            _echo_json(_key_view(key))
-        else:
-            end = "revoked" if key.revoked_ms is not None else "valid"
-            typer.echo(f"{key.key_id}  {end}  {','.join(key.scopes)}  {key.label}")
-
-
-@keys.command("revoke")
-def revoke_key(key_id: str, tenant: Tenant = DEFAULT) -> None:
-    """Make a key worthless, within seconds also at gateways that run."""
-    asyncio.run(desk.revoke_key(_stores(), tenant, key_id))
-    typer.echo(f"{key_id} is revoked.")
+@tenants.command("rewrap")
+def rewrap_tenants() -> None:
+    """Wrap every tenant's key with the first of the keys in HONE_ENCRYPTION_KEY, after that was rotated."""
+    typer.echo(f"{asyncio.run(desk.rewrap_tenants(_stores()))} keys are wrapped anew.")
 
 
 def _settings() -> GatewaySettings:

@@ -16,7 +16,8 @@ from tracker.ledger import SqlLedger
 from tracker.lines import EpisodeLineage
 from tracker.settings import StoreSettings
 from tracker.sql import open_engine, upgrade
-from tracker.types import ID_PATTERN, EpisodeRow, Key, Scope
+from tracker.types import EpisodeRow, Key, KeyUsage
+from tracker.vault import Vault
 
 
 @asynccontextmanager
@@ -29,7 +30,7 @@ async def open_ledger(stores: StoreSettings) -> AsyncGenerator[SqlLedger]:
             "or set HONE_DATA_DIR to the folder of one that runs."
         )
     await upgrade(stores.database_url)
-    ledger = SqlLedger(open_engine(stores.database_url), SystemClock())
+    ledger = SqlLedger(open_engine(stores.database_url), SystemClock(), Vault(stores.encryption_key))
     try:
         yield ledger
     finally:
@@ -85,3 +86,17 @@ async def episode_lineage(stores: StoreSettings, tenant: str, episode_id: str) -
     """What was trained on an episode."""
     async with open_ledger(stores) as ledger:
         return await ledger.episode_lineage(tenant, episode_id)
+
+
+async def shred_tenant(stores: StoreSettings, tenant: str) -> int:
+    """Delete the keys of a tenant, so that nothing that was sealed with them is read again; how many there were."""
+    async with open_ledger(stores) as ledger:
+        num_keys = await ledger.shred_tenant(tenant, act_of_desk(tenant, "tenant.shred", tenant))
+        await ledger.settle_file()
+    return num_keys
+
+
+async def rewrap_tenants(stores: StoreSettings) -> int:
+    """Wrap the keys of all tenants with the first of the keys given; how many were wrapped with another."""
+    async with open_ledger(stores) as ledger:
+        return await ledger.rewrap_tenants()

@@ -35,6 +35,7 @@ from tracker.settings import StoreSettings
 from tracker.sql import open_engine, upgrade
 from tracker.store import EpisodeStore, Ledger
 from tracker.types import DEFAULT
+from tracker.vault import Vault
 
 LOG: Final = logging.getLogger("hone.startup")
 SESSION_SECRET: Final = "session-keys"  # noqa: S105 - a name, no secret
@@ -58,8 +59,9 @@ async def open_services(settings: GatewaySettings) -> AsyncGenerator[Services]:
         embedded = await _start_embedded(settings.stores, stack)
         store = await _open_store(settings, stack)
         await upgrade(settings.stores.database_url)
-        ledger = SqlLedger(open_engine(settings.stores.database_url), clock)
+        ledger = SqlLedger(open_engine(settings.stores.database_url), clock, Vault(settings.stores.encryption_key))
         stack.push_async_callback(ledger.close)
+        await ledger.check_encryption()
         await _register(settings.stores, ledger)
         http = await stack.enter_async_context(httpx.AsyncClient(timeout=settings.engine_timeout_s, trust_env=False))
         engines = EnginePool(settings.engines, settings.stores.policies, EngineApi(http, settings.engine_key))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from gateway.dependencies import Services
 from tracker.codec import decode_calls
 from tracker.credit import call_rewards, episode_reward
-from tracker.errors import NotFound
+from tracker.errors import Gone, NotFound
 from tracker.store import EpisodeView
 from tracker.types import Call, EpisodeRow, EpisodeState, EpisodeStatus, Event, Intent, Record, Reward, RunSettings
 
@@ -26,6 +26,8 @@ class Story(Record, frozen=True):
     intents: tuple[Intent, ...]
     events: tuple[Event, ...]
     rewards: tuple[Reward, ...]
+    shredded: str = ""
+    """Why nothing can be read of its calls, for people; empty where they are there."""
 
     def reward(self) -> float | None:
         """The episode's effective reward, without those of its calls."""
@@ -55,18 +57,28 @@ async def read_story(services: Services, tenant: str, episode_id: str) -> Story:
             rewards=rewards,
         )
     row = await services.ledger.get_episode(tenant, episode_id)  # it may have been archived meanwhile
-    blob = await services.ledger.get_timeline(episode_id)
+    calls, shredded = await _archived(services, episode_id)
     return Story(
         row=row,
         run=run,
         state=row.state,
         status=row.status,
         versions=row.versions,
-        calls=() if blob is None else decode_calls(blob),
+        calls=calls,
         intents=(),
         events=row.events,
         rewards=rewards,
+        shredded=shredded,
     )
+
+
+async def _archived(services: Services, episode_id: str) -> tuple[tuple[Call, ...], str]:
+    """The calls of an archived episode, or why there are none."""
+    try:
+        blob = await services.ledger.get_timeline(episode_id)
+    except Gone as gone:
+        return (), gone.message
+    return () if blob is None else decode_calls(blob), ""
 
 
 async def find_view(services: Services, row: EpisodeRow) -> EpisodeView | None:

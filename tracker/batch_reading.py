@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
 from sqlalchemy import ColumnElement, Connection, Row, exists, func, select, update
 
 from tracker import tables
 from tracker.batches import check_fence, read_batch
-from tracker.errors import CorruptRecord, NotFound
+from tracker.errors import CorruptRecord, Gone, NotFound
 from tracker.evidence import Archived, Fault
 from tracker.manifests import NO_MANIFEST
 from tracker.members import RunCache
@@ -21,7 +22,8 @@ from tracker.receipts import decode_receipts
 from tracker.removal import EVENT, Kept, removed_line, words
 from tracker.sql import Database
 from tracker.types import Batch, GroupState, Record, RunSettings
-from tracker.verification import Gone, Stored
+from tracker.vault import Vault
+from tracker.verification import Removed, Stored
 
 RunKey = tuple[str, str]
 """(tenant, run)."""
@@ -37,9 +39,13 @@ class StoredTimeline(Record, frozen=True):
     digest: str
     receipts: bytes | None
     kept: int = Kept.ALL
+    shredded: str = ""
+    """Why there is nothing to be read of it, for people."""
 
     def opened(self) -> Archived:
         """Raises `CorruptRecord`."""
+        if self.shredded:
+            raise CorruptRecord(f"episode {self.episode_id}: {self.shredded}")
         return Archived.of(self.episode_id, self.blob, self.digest, self.receipts)
 
     def sealed(self) -> Archived:
@@ -51,14 +57,16 @@ class StoredTimeline(Record, frozen=True):
 class BatchReading(Database):
     """Batches with their evidence."""
 
+    _vault: Vault
+
     async def archived(self, episode_id: str) -> Archived | None:
         """An archived episode, opened; `None` if there is none. Raises `CorruptRecord`."""
-        stored = await self.read(_timeline, episode_id)
+        stored = await self.read(_timeline, episode_id, self._vault)
         return None if stored is None else stored.opened()
 
     async def archived_of_groups(self, group_ids: Sequence[str]) -> list[StoredTimeline]:
         """The archives of the episodes that have a place in these groups."""
-        return await self.read(_timelines_of_groups, group_ids)
+        return await self.read(_timelines_of_groups, group_ids, self._vault)
 
     async def put_manifest(self, batch: Batch, manifest: bytes) -> None:
         """Store the manifest of a batch that is taken, before its step; one that is stored is kept as it is."""
@@ -72,28 +80,39 @@ class BatchReading(Database):
 
     async def stored_batch(self, batch_id: str) -> Stored:
         """A batch and the archives of its groups, as of one moment; without adapters, which are no business of SQL."""
-        return await self.read(_stored_batch, batch_id)
+        return await self.read(_stored_batch, batch_id, self._vault)
 
     async def skipped_groups(self, run: RunKey) -> dict[str, int]:
         """reason -> groups of the run that were not trained at all."""
         return await self.read(_skipped_groups, run)
 
 
-def _timeline(connection: Connection, episode_id: str) -> StoredTimeline | None:
-    found = _timelines(connection, [tables.timelines.c.episode_id == episode_id])
+def _timeline(connection: Connection, episode_id: str, vault: Vault) -> StoredTimeline | None:
+    found = _timelines(connection, [tables.timelines.c.episode_id == episode_id], vault)
     return found[0] if found else None
 
 
-def _timelines_of_groups(connection: Connection, group_ids: Sequence[str]) -> list[StoredTimeline]:
-    return _timelines(connection, [tables.episodes.c.group_id.in_(group_ids), tables.episodes.c.place.is_not(None)])
+def _timelines_of_groups(connection: Connection, group_ids: Sequence[str], vault: Vault) -> list[StoredTimeline]:
+    seated = [tables.episodes.c.group_id.in_(group_ids), tables.episodes.c.place.is_not(None)]
+    return _timelines(connection, seated, vault)
 
 
-def _timelines(connection: Connection, where: Sequence[ColumnElement[bool]]) -> list[StoredTimeline]:
+def _timelines(connection: Connection, where: Sequence[ColumnElement[bool]], vault: Vault) -> list[StoredTimeline]:
     timelines, episodes = tables.timelines, tables.episodes
     joined = timelines.join(episodes, timelines.c.episode_id == episodes.c.episode_id)
     statement = select(timelines, episodes.c.tenant, episodes.c.run, episodes.c.kept).select_from(joined).where(*where)
     ordered = statement.order_by(episodes.c.group_id, episodes.c.place, episodes.c.episode_id)
-    return [StoredTimeline(**_fields(row)) for row in connection.execute(ordered)]
+    return [_unsealed(connection, StoredTimeline(**_fields(row)), vault) for row in connection.execute(ordered).all()]
+
+
+def _unsealed(connection: Connection, stored: StoredTimeline, vault: Vault) -> StoredTimeline:
+    try:
+        blob = vault.opened(connection, stored.tenant, (stored.episode_id, stored.digest), stored.blob)
+    except Gone as gone:
+        return replace(stored, blob=b"", shredded=gone.message)
+    except CorruptRecord:
+        return replace(stored, blob=b"")  # whoever opens it is told, with the others' troubles
+    return replace(stored, blob=blob)
 
 
 def _put_manifest(connection: Connection, batch: Batch, manifest: bytes) -> None:
@@ -128,16 +147,17 @@ def _is_of_run(run: RunKey) -> ColumnElement[bool]:
     )
 
 
-def _stored_batch(connection: Connection, batch_id: str) -> Stored:
+def _stored_batch(connection: Connection, batch_id: str, vault: Vault) -> Stored:
     (batch,) = _list_batches(connection, None, None, [batch_id])
     runs = RunCache(connection)
     episodes: dict[str, tuple[Archived, RunSettings]] = {}
-    gone: dict[str, Gone] = {}
+    gone: dict[str, Removed] = {}
     troubles: list[Fault] = []
-    for stored in _timelines_of_groups(connection, batch.group_ids):
+    for stored in _timelines_of_groups(connection, batch.group_ids, vault):
         try:
-            if not stored.kept & Kept.TOKENS:
-                gone[stored.episode_id] = Gone(why=_removed(connection, stored.episode_id), sealed=stored.sealed())
+            if stored.shredded or not stored.kept & Kept.TOKENS:
+                why = stored.shredded or _removed(connection, stored.episode_id)
+                gone[stored.episode_id] = Removed(why=why, sealed=stored.sealed())
                 continue
             episodes[stored.episode_id] = stored.opened(), runs.get(stored.tenant, stored.run)
         except CorruptRecord as error:

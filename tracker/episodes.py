@@ -34,12 +34,14 @@ from tracker.registry import freeze_run, lock_run
 from tracker.rounds import DONE, settle_shares, take_place, task_digest
 from tracker.sql import Database, insert_new
 from tracker.types import MAX_TASK_CHARS, EpisodeHead, EpisodeRow, EpisodeState, EpisodeStatus, Event, GroupState
+from tracker.vault import Vault
 
 
 class Episodes(Database):
     """Episodes, their events and their archived timelines."""
 
     _clock: Clock
+    _vault: Vault
 
     async def create_episode(
         self, head: EpisodeHead, idempotency_key: str | None, body_digest: str, *, bounded: bool = False
@@ -80,11 +82,12 @@ class Episodes(Database):
     async def archive_episode(self, row: EpisodeRow, blob: bytes, digest: str, receipts: bytes | None = None) -> bool:
         """In one transaction: insert the timeline, state archived with the counters and versions of `row`. False if it
         was archived or deleted before."""
-        return await self.write(_archive, row, {"blob": blob, "digest": digest, "receipts": receipts})
+        timeline = {"blob": blob, "digest": digest, "receipts": receipts}
+        return await self.write(_archive, row, timeline, self._vault)
 
     async def get_timeline(self, episode_id: str) -> bytes | None:
-        """The archived blob."""
-        return await self.read(get_timeline, episode_id)
+        """The archived blob; `Gone` if it was shredded."""
+        return await self.read(get_timeline, episode_id, self._vault)
 
     async def delete_episode(self, tenant: str, episode_id: str) -> None:
         """Only the id stays, so that it is never used again."""
@@ -183,7 +186,7 @@ def _end(connection: Connection, episode_id: str, status: EpisodeStatus, at_ms: 
         raise Conflict(f"Episode {episode_id!r} ended as {ended} and cannot end as {status}.", param="status")
 
 
-def _archive(connection: Connection, row: EpisodeRow, timeline: dict[str, Any]) -> bool:
+def _archive(connection: Connection, row: EpisodeRow, timeline: dict[str, Any], vault: Vault) -> bool:
     episode_id = row.head.episode_id
     known = row_of(connection, episode_id)
     if known is None:
@@ -193,7 +196,8 @@ def _archive(connection: Connection, row: EpisodeRow, timeline: dict[str, Any]) 
     stored, _ = lock_episode(connection, episode_id)
     if stored.state == EpisodeState.ARCHIVED:
         return False
-    insert_new(connection, tables.timelines, {"episode_id": episode_id, **timeline})
+    blob = vault.sealed(connection, stored, timeline["blob"], timeline["digest"])
+    insert_new(connection, tables.timelines, {"episode_id": episode_id, **timeline, "blob": blob})
     for policy, version in row.versions.items():
         values = {"episode_id": episode_id, "policy": policy, "version": version}
         insert_new(connection, tables.episode_policies, values)
@@ -206,16 +210,22 @@ def _archive(connection: Connection, row: EpisodeRow, timeline: dict[str, Any]) 
     return True
 
 
-def get_timeline(connection: Connection, episode_id: str) -> bytes | None:
-    """The blob of an archived episode."""
-    timelines = tables.timelines
-    return connection.execute(select(timelines.c.blob).where(timelines.c.episode_id == episode_id)).scalar_one_or_none()
+def get_timeline(connection: Connection, episode_id: str, vault: Vault) -> bytes | None:
+    """The blob of an archived episode; raises `Gone` if it was shredded."""
+    timelines, episodes = tables.timelines, tables.episodes
+    joined = timelines.join(episodes, timelines.c.episode_id == episodes.c.episode_id)
+    statement = select(timelines.c.blob, timelines.c.digest, episodes.c.tenant).select_from(joined)
+    row = connection.execute(statement.where(timelines.c.episode_id == episode_id)).one_or_none()
+    return None if row is None else vault.opened(connection, row.tenant, (episode_id, row.digest), row.blob)
 
 
-def put_timeline(connection: Connection, row: Row[Any], blob: bytes) -> None:
+def put_timeline(connection: Connection, row: Row[Any], blob: bytes, vault: Vault) -> None:
     """Put another blob in the place of an archived episode's; what it was sealed with stays."""
     timelines = tables.timelines
-    connection.execute(update(timelines).where(timelines.c.episode_id == row.episode_id).values(blob=blob))
+    where = timelines.c.episode_id == row.episode_id
+    digest = connection.execute(select(timelines.c.digest).where(where)).scalar_one()
+    stored = vault.sealed(connection, row, blob, digest)
+    connection.execute(update(timelines).where(where).values(blob=stored))
 
 
 def _delete(connection: Connection, tenant: str, episode_id: str, now_ms: int) -> None:

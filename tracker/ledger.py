@@ -23,6 +23,7 @@ from tracker.registry import Registry
 from tracker.retention import Retaining
 from tracker.rewards import Rewards
 from tracker.sql import open_engine, upgrade
+from tracker.vault import TenantKeys, Vault
 from tracker.versions import Versions
 
 
@@ -44,12 +45,13 @@ class SqlLedger(
 ):
     """SQL: what must outlive everything."""
 
-    def __init__(self, engine: AsyncEngine, clock: Clock) -> None:
+    def __init__(self, engine: AsyncEngine, clock: Clock, vault: Vault | None = None) -> None:
         super().__init__(engine)
         self._clock = clock
+        self._vault = vault or Vault()
 
     @classmethod
-    async def connect(cls, database_url: str, clock: Clock) -> SqlLedger:
+    async def connect(cls, database_url: str, clock: Clock, vault: Vault | None = None) -> SqlLedger:
         """The ledger of this database, its schema brought up to date."""
         await upgrade(database_url)
-        return cls(open_engine(database_url), clock)
+        return cls(open_engine(database_url), clock, vault)

@@ -24,6 +24,7 @@ from tracker.removal import EVENT, Kept, cutoffs, due, without, words
 from tracker.rounds import DONE
 from tracker.sql import Database
 from tracker.types import EpisodeState, Event, Record, Retention, RunSettings
+from tracker.vault import Vault
 
 MAX_EPISODES: Final = 100
 """How many one round looks at, so that it never keeps the database for long."""
@@ -42,6 +43,7 @@ class Retaining(Database):
     """What runs keep, and no longer."""
 
     _clock: Clock
+    _vault: Vault
 
     async def apply_retention(self, limit: int = MAX_EPISODES) -> int:
         """Remove what is due from up to `limit` episodes, the longest archived first; how many were changed."""
@@ -56,14 +58,14 @@ class Retaining(Database):
         blob = None
         if gone & (Kept.TOKENS | Kept.TEXT):
             try:
-                before = await self.read(get_timeline, one.episode_id)
+                before = await self.read(get_timeline, one.episode_id, self._vault)
                 blob = None if before is None else await asyncio.to_thread(_rewritten, before, gone)
             except CorruptRecord:
                 blob = encode_calls(())  # what cannot be read cannot be sorted either: all of it goes
             except Gone:
                 blob = None  # it was shredded: there is nothing to take out any more
         try:
-            return await self.write(_commit, one, gone, blob, now_ms)
+            return await self.write(_commit, one, gone, (blob, self._vault), now_ms)
         except NotFound:
             return False  # it was deleted meanwhile
 
@@ -105,13 +107,14 @@ def _due_in(tenant: str, run: RunSettings, part: Kept, until_ms: int) -> Select[
     )
 
 
-def _commit(connection: Connection, one: Due, gone: Kept, blob: bytes | None, now_ms: int) -> bool:
+def _commit(connection: Connection, one: Due, gone: Kept, left: tuple[bytes | None, Vault], now_ms: int) -> bool:
     """Store what is left, if the episode is still what was looked at and may not be trained any more."""
     row, group = lock_episode(connection, one.episode_id)
     if row.kept != one.kept or row.state != EpisodeState.ARCHIVED or not gone or not _is_settled(group):
         return False
+    blob, vault = left
     if blob is not None:
-        put_timeline(connection, row, blob)
+        put_timeline(connection, row, blob, vault)
     if gone & Kept.METADATA:
         _forget_metadata(connection, one.episode_id)
     kept = one.kept & ~gone

@@ -18,10 +18,13 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from tracker.errors import BadRequest, SettingsError
+from tracker.sealing import MasterKeys
 from tracker.types import DEFAULT, ID_PATTERN, POLICY_PATTERN, Credit, Record, Retention, RunSettings
 
 SETTINGS_FILE: Final = "hone.toml"
 PREFIX: Final = "HONE_"
+FROM_FILES: Final = ("redis_url", "database_url", "engine_key", "trainer_key", "encryption_key")
+"""What holds a password or a key, and may be read from the file that `HONE_X_FILE` names."""
 CREDIT_KINDS: Final = ("group", "rloo", "batch", "none")
 RUN_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "mode": ("train", "eval"),
@@ -95,6 +98,8 @@ class StoreSettings(Settings):
     database_url: str
     policies: tuple[PolicySettings, ...] = ()
     runs: tuple[RunSettings, ...] = ()
+    encryption_key: MasterKeys | None = None
+    """What tenants' keys are wrapped with; `None`: archives are stored in plain."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
@@ -142,7 +147,17 @@ def read_settings(env: Mapping[str, str], cwd: Path) -> dict[str, Any]:
     for name, value in env.items():
         if name.startswith(PREFIX) and name != "HONE_CONFIG" and value.strip():
             tree[name.removeprefix(PREFIX).lower()] = value.strip()
+    for name in FROM_FILES:
+        if path := tree.pop(f"{name}_file", None):
+            tree[name] = _secret(name, cwd / str(path))
     return tree
+
+
+def _secret(name: str, path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{PREFIX}{name.upper()}_FILE: {path} cannot be read: {error}.") from error
 
 
 def load_stores(env: Mapping[str, str], cwd: Path) -> StoreSettings:
@@ -159,6 +174,7 @@ def stores_of(tree: Mapping[str, Any], cwd: Path) -> StoreSettings:
         "database_url": tree.get("database_url", f"sqlite:///{data_dir / 'hone.db'}"),
         "policies": _policies(tree.get("policies", ())),
         "runs": tuple(_runs(tree.get("runs", ()))),
+        "encryption_key": _master_keys(tree.get("encryption_key")),
     }
     return validated(StoreSettings, fields)
 
@@ -207,6 +223,10 @@ def _read_file(env: Mapping[str, str], cwd: Path) -> dict[str, Any]:
         return {}
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: {error}") from error
+
+
+def _master_keys(text: object) -> MasterKeys | None:
+    return None if text is None else MasterKeys.parsed(str(text), "HONE_ENCRYPTION_KEY")
 
 
 def _policies(value: object) -> list[dict[str, Any]]:

@@ -37,7 +37,7 @@ DROPPED: Final = "dropped"
 TAKEN: Final = "taken"
 
 
-class Gone(Record, frozen=True):
+class Removed(Record, frozen=True):
     """An archived episode without its tokens."""
 
     why: str
@@ -56,7 +56,7 @@ class Stored(Record, frozen=True):
     """Episodes that could not be opened."""
     deleted: frozenset[str] = frozenset()
     """Episodes that were deleted on request: their tokens are gone and cannot be checked any more."""
-    gone: dict[str, Gone] = msgspec.field(default_factory=dict[str, Gone])
+    gone: dict[str, Removed] = msgspec.field(default_factory=dict[str, Removed])
     """Episodes whose tokens were removed since: their receipts are still checked."""
     adapters: dict[int, Adapter] = msgspec.field(default_factory=dict[int, Adapter])
     copies: dict[str, str] = msgspec.field(default_factory=dict[str, str])

@@ -33,6 +33,7 @@ from tracker.types import (
     SkipReason,
     Version,
 )
+from tracker.vault import Vault
 from trainer.choosing import choose
 from trainer.config import TrainerSettings
 from trainer.proving import prove, sealed_calls
@@ -61,7 +62,8 @@ class Feed:
         self._said = ""
         self._fence = 0
         self._runner = asyncio.Runner()
-        self._ledger = self._run(SqlLedger.connect(settings.stores.database_url, clock))
+        stores = settings.stores
+        self._ledger = self._run(SqlLedger.connect(stores.database_url, clock, Vault(stores.encryption_key)))
 
     def close(self) -> None:
         """Let another trainer take over at once."""

@@ -43,6 +43,7 @@ from tracker.redis_server import EmbeddedRedis
 from tracker.settings import StoreSettings
 from tracker.sql import open_engine, upgrade
 from tracker.types import Scope
+from tracker.vault import Vault
 
 ENGINE_PORTS: Final = range(8610, 8700)
 WATCH_S: Final = 2.0
@@ -154,7 +155,7 @@ async def _engine_program(stack: LocalStack, engine: EnginePlan, name: str) -> P
 
 async def _migrate_and_make_keys(stores: StoreSettings) -> dict[Scope, str]:
     await upgrade(stores.database_url)
-    ledger = SqlLedger(open_engine(stores.database_url), SystemClock())
+    ledger = SqlLedger(open_engine(stores.database_url), SystemClock(), Vault(stores.encryption_key))
     try:
         return await ensure_keys(ledger, stores.data_dir, SystemClock())
     finally:

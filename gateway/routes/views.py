@@ -16,8 +16,11 @@ from tracker.samples import Counts, counts, samples_of
 from tracker.shares import shares_told
 from tracker.timeline import Timeline, fold
 from tracker.types import Batch, Call, EpisodeRow, Group, Policy, Prompting, Version
+from tracker.vault import SHREDDED
 
 TOKENS = "tokens"
+PAYLOAD = "payload"
+"""What is gone of an episode whose tenant's key was shredded: tokens and text."""
 
 
 def row_view(row: EpisodeRow) -> dict[str, Any]:
@@ -41,7 +44,8 @@ def row_view(row: EpisodeRow) -> dict[str, Any]:
 
 def episode_view(story: Story) -> dict[str, Any]:
     """One episode, counted as it stands; as it was archived where its tokens were removed since."""
-    numbers = _archived_counts(story.row) if TOKENS in story.row.removed else counts(story.calls, story.run)
+    is_whole = TOKENS not in story.row.removed and not story.shredded
+    numbers = counts(story.calls, story.run) if is_whole else _archived_counts(story.row)
     return {
         **_head_view(story.row),
         "metadata": plain(story.row.head.metadata),
@@ -56,7 +60,7 @@ def episode_view(story: Story) -> dict[str, Any]:
         "truncated": numbers.num_truncated > 0,
         "num_truncated": numbers.num_truncated,
         "merge_ratio": numbers.merge_ratio,
-        "removed": list(story.row.removed),
+        "removed": [*story.row.removed, *([PAYLOAD] if story.shredded else [])],
         "upstreams": _upstreams_view(story),
         "events": plain(story.events),
         "rewards": plain(story.rewards),
@@ -64,7 +68,8 @@ def episode_view(story: Story) -> dict[str, Any]:
 
 
 def timeline_view(story: Story) -> dict[str, Any]:
-    """The trees of an episode and every call in them."""
+    """The trees of an episode and every call in them; raises `Gone` once they were shredded."""
+    _refuse_shredded(story)
     timeline = fold(story.calls, story.run)
     return {
         "episode_id": story.row.head.episode_id,
@@ -80,7 +85,8 @@ def timeline_view(story: Story) -> dict[str, Any]:
 
 
 def samples_view(story: Story) -> dict[str, Any]:
-    """What of an episode is trained, and what is not; raises `Gone` once its tokens were removed."""
+    """What of an episode is trained, and what is not; raises `Gone` once its tokens were removed or shredded."""
+    _refuse_shredded(story)
     if TOKENS in story.row.removed:
         raise Gone(f"{removal_line(story)}; its samples cannot be told any more.", code="removed")
     samples, excluded = samples_of(story.calls, story.run, story.call_rewards())
@@ -138,6 +144,11 @@ def batch_view(batch: Batch) -> dict[str, Any]:
     checks = shares_told(batch, manifest).view()
     del checks["batches"]
     return {**plain(shown), "checks": checks}
+
+
+def _refuse_shredded(story: Story) -> None:
+    if story.shredded:
+        raise Gone(f"{story.shredded}; nothing of its calls can be read any more.", code=SHREDDED)
 
 
 def _archived_counts(row: EpisodeRow) -> Counts:

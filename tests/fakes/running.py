@@ -30,6 +30,7 @@ from tracker.ledger import SqlLedger
 from tracker.memory_store import MemoryStore
 from tracker.store import EpisodeStore, EpisodeView
 from tracker.types import Call, EpisodeHead, Key, Scope
+from tracker.vault import Vault
 
 Json = dict[str, Any]
 BODY: Json = {"model": "solver", "messages": [{"role": "user", "content": "hi"}]}
@@ -111,7 +112,7 @@ async def running_door(
         {"HONE_ENGINES": engine.url, "HONE_POLICIES": policies, "HONE_DATA_DIR": str(tmp_path), **(env or {})}, tmp_path
     )
     store = store if store is not None else MemoryStore(clock)
-    ledger = await SqlLedger.connect(settings.stores.database_url, clock)
+    ledger = await SqlLedger.connect(settings.stores.database_url, clock, Vault(settings.stores.encryption_key))
     key, digest = mint()
     await ledger.add_key(Key(key_id="k1", digest=digest, scopes=(Scope.AGENT,)))
     async with httpx.AsyncClient() as http, duties() as running:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import os
+from pathlib import Path
+
 import httpx
 import pytest
 from sqlalchemy import Connection, delete, update
 
-from tests.fakes.gateways import Json, RunningGateway
+from gateway.desk import shred_tenant
+from gateway.startup import open_services
+from tests.fakes.gateways import Json, RunningGateway, running_gateway
 from tests.fakes.running import BODY
+from tests.fakes.scripted_engine import ScriptedEngine
 from tracker import tables
+from tracker.errors import SettingsError
 from tracker.types import Scope
 
 pytestmark = pytest.mark.slow
@@ -105,3 +113,33 @@ async def test_deletions_stand_in_the_audit_log(gateway: RunningGateway) -> None
         ("episode.delete", episode["episode_id"], "ok"),
         ("key.erase", key.key_id, "ok"),
     }
+
+
+async def test_a_shredded_tenant_is_gone_but_for_what_the_ledger_counts(
+    engine: ScriptedEngine, tmp_path: Path, redis_url: str
+) -> None:
+    key = base64.b64encode(os.urandom(32)).decode()
+    env = {"HONE_REDIS_URL": redis_url, "HONE_ENCRYPTION_KEY": key}
+    async with running_gateway(engine, tmp_path, env) as gateway:
+        episode = await gateway.open()
+        await gateway.chat(episode)
+        path = f"/v1/episodes/{episode['episode_id']}"
+        before = await finished(gateway, episode["episode_id"])
+        assert len((await gateway.admin.get(f"{path}/samples")).json()["samples"]) == 1
+        assert await shred_tenant(gateway.settings.stores, "default") == 1
+        after = (await gateway.admin.get(path)).json()
+        assert {name: after[name] for name in ("num_calls", "reward", "status", "removed")} == {
+            **{name: before[name] for name in ("num_calls", "reward", "status")},
+            "removed": ["payload"],
+        }
+        for part in ("samples", "timeline"):
+            refused = await gateway.admin.get(f"{path}/{part}")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (410, "shredded")
+        later = await gateway.open(task="later")
+        await gateway.chat(later)
+        await finished(gateway, later["episode_id"])
+        assert (await gateway.admin.get(f"/v1/episodes/{later['episode_id']}/samples")).status_code == 200
+    stores = gateway.settings.stores.model_copy(update={"encryption_key": None})
+    with pytest.raises(SettingsError, match="HONE_ENCRYPTION_KEY"):
+        async with open_services(gateway.settings.model_copy(update={"stores": stores})):
+            pass
