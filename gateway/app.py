@@ -52,11 +52,15 @@ class Gateway:
             await self._api(scope, receive, partial(self._tell, send))
             return
         try:
-            target = self._target(scope)
+            is_agents = normalise(scope.get("raw_path") or scope["path"].encode()) is not None
         except HoneError as error:
+            self._api.state.services.metrics.answered(OTHER, OTHER, NONE, error.status)
             await error_answer(error, form_of(scope["path"]))(scope, receive, send)
             return
-        await target(scope, receive, send)
+        if is_agents:
+            await self._api.state.door(scope, receive, send)
+        else:
+            await self._ask_api(scope, receive, send)
 
     async def _tell(self, send: Send, message: Message) -> None:
         """Leave out the trace of a start that was refused on purpose: it has been told in one line already."""
@@ -64,15 +68,25 @@ class Gateway:
             message = {"type": message["type"]}
         await send(message)
 
-    def _target(self, scope: Scope) -> ASGIApp:
-        """The door for an agent's path; else FastAPI, with slashes and versions too many taken out of the path."""
-        if normalise(scope.get("raw_path") or scope["path"].encode()) is not None:
-            return self._api.state.door
+    async def _ask_api(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """FastAPI answers, with slashes and versions too many taken out of the path; the answer is counted."""
         segments = [part for part in scope["path"].split("/") if part]
         while segments[:2] == ["v1", "v1"]:
             segments = segments[1:]
         scope["path"] = "/" + "/".join(segments)
-        return self._api
+        status = 0
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            status = status or message.get("status", 0)
+            await send(message)
+
+        try:
+            await self._api(scope, receive, noting)
+        finally:
+            route: str = getattr(scope.get("route"), "path", OTHER)
+            method = scope["method"] if scope["method"] in METHODS else OTHER
+            self._api.state.services.metrics.answered(route, method, NONE, status)
 
 
 def create_app(settings: GatewaySettings) -> ASGIApp:
@@ -116,8 +130,8 @@ async def _lifespan(settings: GatewaySettings, api: FastAPI) -> AsyncGenerator[N
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
-    del request
     assert isinstance(error, HoneError)
+    request.app.state.services.metrics.refused(error.status, error.code)
     return error_answer(error)
 
 

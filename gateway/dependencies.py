@@ -9,7 +9,9 @@ from gateway.background import Duties
 from gateway.engines import EnginePool
 from gateway.hotswap import HotSwap
 from gateway.lookups import RunCache, VersionBook
+from gateway.metrics import Metrics
 from gateway.settings import GatewaySettings
+from gateway.tracing import Tracing
 from tracker.clock import Clock
 from tracker.store import Batches, EpisodeStore, Ledger
 
@@ -32,3 +34,6 @@ class Services:
     """Names this process in intents and heartbeats; never used again."""
     duties: Duties = field(default_factory=Duties)
     """What runs in the background; none where the services are used apart from the app."""
+    metrics: Metrics = field(default_factory=Metrics)
+    tracing: Tracing | None = None
+    """`None` unless somebody wants traces."""

@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import re
 import secrets
+from time import perf_counter
 from typing import Any, Final
 
 import msgspec
@@ -29,6 +30,7 @@ from gateway.embeddings import Embeddings, Servers, parse_embeddings
 from gateway.exact.threads import Threads
 from gateway.identity import call_id_of
 from gateway.joining import Joining
+from gateway.metrics import METHODS, NONE, OTHER
 from gateway.orders import Order
 from gateway.paths import AgentPath, normalise
 from gateway.proxy import Proxy
@@ -51,6 +53,8 @@ NO_PATH: Final = (
 )
 EMBEDDINGS: Final = "embeddings"
 COUNT: Final = "messages/count_tokens"
+OTHER_ROUTES: Final = frozenset({EMBEDDINGS, COUNT, "models"})
+"""What agents may ask besides calls."""
 _ROLE: Final = re.compile(ID_PATTERN)
 _RETRY: Final = re.compile(r"[0-9]{1,4}")
 
@@ -114,19 +118,32 @@ class Door:
         await self._upstreams.close()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        reply = Reply(send)
+        arrived_s, reply = perf_counter(), Reply(send)
         try:
             await self._answer(scope, receive, reply)
         except HoneError as error:
+            self._services.metrics.refused(error.status, error.code)
             await reply.fail(error)
         except Hangup:
             return
+        finally:
+            self._note(scope, reply, arrived_s)
+
+    def _note(self, scope: Message, reply: Reply, arrived_s: float) -> None:
+        """Count a request that was answered, or left."""
+        metrics = self._services.metrics
+        method = scope["method"] if scope["method"] in METHODS else OTHER
+        metrics.answered(reply.route, method, reply.dialect, reply.status)
+        if reply.first_event_s is not None:
+            metrics.first_token.of(reply.dialect).observe(reply.first_event_s - arrived_s)
 
     async def _answer(self, scope: Message, receive: Receive, reply: Reply) -> None:
         path = normalise(scope.get("raw_path") or str(scope["path"]).encode())
         if path is None:
             raise NotFound(NO_PATH)
         dialect = self._dialects.get(path.route)
+        if dialect is not None or path.route in OTHER_ROUTES:
+            reply.route, reply.dialect = f"/v1/{path.route}", NONE if dialect is None else dialect.name
         reply.form = self._messages if path.route == COUNT else dialect or reply.form
         headers = RequestHeaders(scope["headers"])
         caller = await self._services.keys.authenticate(headers.one("authorization"), headers.one("x-api-key"))
@@ -232,6 +249,7 @@ class Door:
             shape=shape,
             lineage=joined.lineage,
             trail=joined.trail,
+            traceparent=None if self._services.tracing is None else headers.one("traceparent"),
         )
 
     async def _count(self, body: bytes) -> bytes:

@@ -33,6 +33,8 @@ class Order:
     """The role of the call whose answer it goes on from."""
     trail: Trail | None = None
     """Where it leaves notes, if it named no episode."""
+    traceparent: str | None = None
+    """The caller's span, where calls are traced."""
 
     def role_beside(self, mark: bytes) -> str:
         """The call's role in an episode whose main agent has this mark."""

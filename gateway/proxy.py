@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import aclosing
+from time import perf_counter
 from typing import Final
 
 from gateway.admission import BEST_EFFORT, Admission, ended
@@ -27,6 +28,7 @@ from gateway.routing import UpstreamRoute
 from gateway.sources import Source, Sources
 from gateway.sse import SseEvent
 from gateway.upstream import engine_object, error_in
+from gateway.watching import Watched
 from tracker.errors import Gone, HoneError, NotFound, SettingsError, Unavailable, UpstreamFailed
 from tracker.store import Begun
 from tracker.types import Call, CallState, Event, Intent, Reason, Usage
@@ -52,8 +54,8 @@ class Proxy:
 
     async def serve(self, order: Order, reply: Reply, client: ClientWatch) -> Call | None:
         """Serve one call to its end; the call, if its answer was recorded and released."""
-        with Placing(self.services, order) as placing:
-            exchange = Exchange(self, order, reply, client, placing)
+        with Watched(self.services, order) as watched, Placing(self.services, order) as placing:
+            exchange = Exchange(self, order, reply, client, placing, watched)
             await exchange.begin()
             return await exchange.run()
 
@@ -61,8 +63,12 @@ class Proxy:
 class Exchange:
     """One call and its answer."""
 
-    def __init__(self, proxy: Proxy, order: Order, reply: Reply, client: ClientWatch, placing: Placing) -> None:
+    def __init__(
+        self, proxy: Proxy, order: Order, reply: Reply, client: ClientWatch, placing: Placing, watched: Watched
+    ) -> None:
         self._proxy = proxy
+        self._watched = watched
+        self._metrics = proxy.services.metrics
         self._services = proxy.services
         self._order = order
         self._reply = reply
@@ -108,6 +114,7 @@ class Exchange:
             retry=order.retry,
         )
         engines = self._placing.candidates()
+        asked_s = perf_counter()
         try:
             self._begun = await self._services.store.begin_call(
                 intent, order.admitted.run.pin, engines, order.shape.mark
@@ -120,6 +127,7 @@ class Exchange:
             raise await self._proxy.admission.why_not(order.admitted.head.tenant, order.episode_id) from None
         except Gone:
             raise ended(order.episode_id) from None
+        self._metrics.began_in(perf_counter() - asked_s)
         self._proxy.last_versions[order.policy or ""] = self._begun.version
         self._engine = self._begun.engine or ""
         if self._engine:
@@ -264,7 +272,17 @@ class Exchange:
 
     async def _settle(self, call: Call, failure: HoneError | ClientGone | None) -> bool:
         """Record, then tell the agent how it went; whether there is a record of an answer that was released."""
-        refused = await self._record(call)
+        asked_s, now = perf_counter(), self._metrics.now
+        now.num_held += 1
+        try:
+            refused = await self._record(call)
+        finally:
+            now.num_held -= 1
+            self._watched.ended(call)
+        if refused is None:
+            self._metrics.recorded_in(perf_counter() - asked_s)
+        else:
+            self._metrics.unrecorded.of("withheld").inc()
         if isinstance(failure, ClientGone):
             return False
         if failure is not None or refused is not None:
@@ -307,5 +325,6 @@ class Exchange:
 
     async def _note_unrecorded(self, call: Call) -> None:
         """Mark the episode: what was served without a record can never be trained as whole."""
+        self._metrics.unrecorded.of("served").inc()
         event = Event(at_ms=call.ended_ms, kind=Reason.UNRECORDED, detail=call.call_id)
         await self._services.ledger.add_event(call.episode_id, event)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, MutableMapping
 from contextlib import asynccontextmanager
+from time import perf_counter
 from typing import Any, Final
 
 import msgspec
 
 from gateway.dialects.base import ErrorForm
 from gateway.dialects.openai_form import OpenAIForm
+from gateway.metrics import OTHER
 from gateway.upstream import EngineRefused
 from tracker.errors import Gone, HoneError, TooManyRequests, Unavailable
 
@@ -40,7 +42,12 @@ class Reply:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._started = False
+        self.status = 0
+        """Of the answer, once it has begun."""
+        self.first_event_s: float | None = None
+        """When a stream began, by `time.perf_counter`."""
+        self.route = self.dialect = OTHER
+        """What was asked for, as it is counted."""
         self.headers: Headers = []
         """Sent with whatever the answer turns out to be."""
         self.form: ErrorForm = OpenAIForm()
@@ -60,20 +67,21 @@ class Reply:
 
     async def events(self, data: bytes, *, last: bool = False) -> None:
         """A piece of a stream, which begins with the first."""
-        if not self._started:
+        if not self.status:
+            self.first_event_s = perf_counter()
             await self._start(200, [*STREAM_HEADERS, *self.headers])
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
 
     async def fail(self, error: HoneError) -> None:
         """A status if nothing was sent yet, else one error event and the end."""
-        if self._started:
+        if self.status:
             await self.events(self.form.error_event(error), last=True)
         else:
             body = msgspec.json.encode(self.form.error_body(error))
             await self.whole(body, status=error.status, extra=error_headers(error))
 
     async def _start(self, status: int, headers: Headers) -> None:
-        self._started = True
+        self.status = status
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
 

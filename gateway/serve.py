@@ -6,15 +6,18 @@ What one connection may do is bounded in `connections.py`.
 from __future__ import annotations
 
 import asyncio
-import copy
+import os
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
 import uvicorn
-from uvicorn.config import LOGGING_CONFIG
 
 from gateway.app import create_app
 from gateway.connections import HttpProtocol, limits_of
+from gateway.logs import log_config
 from gateway.settings import GatewaySettings
 from tracker.redis_server import EmbeddedRedis
 
@@ -31,6 +34,11 @@ def serve(settings: GatewaySettings) -> None:
     if settings.workers == 1:
         uvicorn.run(create_app(settings), **_options(settings))
         return
+    with _shared_counts():
+        _serve_workers(settings)
+
+
+def _serve_workers(settings: GatewaySettings) -> None:
     if settings.stores.redis_url is not None:
         uvicorn.run(WORKER_APP, factory=True, workers=settings.workers, **_options(settings))
         return
@@ -43,12 +51,23 @@ def serve(settings: GatewaySettings) -> None:
         asyncio.run(embedded.stop())
 
 
+@contextmanager
+def _shared_counts() -> Generator[None]:
+    """A folder in which workers count together: prometheus-client has to know it when a worker first imports it.
+
+    On this machine and for this start alone, never in the data folder, which several machines may share.
+    """
+    with tempfile.TemporaryDirectory(prefix="hone-metrics-", ignore_cleanup_errors=True) as folder:
+        os.environ |= {"PROMETHEUS_MULTIPROC_DIR": folder, "HONE_METRICS_DIR": folder}
+        yield
+
+
 def _options(settings: GatewaySettings) -> dict[str, Any]:
     return {
         "host": settings.host,
         "port": settings.port,
         "http": partial(HttpProtocol, limits=limits_of(settings)),
-        "log_config": log_config(),
+        "log_config": log_config(settings.log_format),
         "access_log": settings.access_log,
         "server_header": False,
         "proxy_headers": False,
@@ -61,11 +80,3 @@ def _options(settings: GatewaySettings) -> dict[str, Any]:
         "ssl_keyfile": settings.tls_key,
         "ssl_ciphers": CIPHERS,
     }
-
-
-def log_config() -> dict[str, Any]:
-    """uvicorn's own, with our lines in the same form. Lines hold paths and ids, never keys or bodies."""
-    config = copy.deepcopy(LOGGING_CONFIG)
-    config["formatters"]["default"]["fmt"] = "%(asctime)s %(levelprefix)s %(name)s %(message)s"
-    config["loggers"]["hone"] = {"handlers": ["default"], "level": "INFO", "propagate": False}
-    return config

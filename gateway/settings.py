@@ -18,6 +18,7 @@ from pydantic import Field, field_validator, model_validator
 
 from gateway.addresses import network_of
 from gateway.identity import HOW_TO_NAME, is_session_field
+from gateway.logs import LogFormat
 from gateway.upstream_settings import UpstreamSettings, upstreams_of
 from tracker.errors import SettingsError
 from tracker.settings import PREFIX, Settings, StoreSettings, read_settings, stores_of, validated
@@ -90,6 +91,12 @@ class GatewaySettings(Settings):
     """For control calls: loading an adapter, scoring a probe."""
     access_log: bool = True
     """One line a request: method, path and status."""
+    log_format: LogFormat = LogFormat.TEXT
+    """`json`: one object a line."""
+    otlp_endpoint: str | None = None
+    """Root URL of a collector of OpenTelemetry, for one span a call; none are made without it."""
+    metrics_dir: Path | None = None
+    """Where workers keep what they count together; the gateway sets it itself where it has several."""
     shutdown_s: int = Field(default=15, ge=0)
     """How long calls in flight may go on once the gateway is told to stop."""
     tls_cert: Path | None = None
@@ -118,6 +125,11 @@ class GatewaySettings(Settings):
         if not urls:
             raise ValueError("name at least one engine, as http://HOST:PORT")
         return tuple(dict.fromkeys(_root_url(url) for url in urls))
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _collector_is_http(cls, url: str | None) -> str | None:
+        return _root_url(url.removesuffix("/v1/traces")) if url else None
 
     @field_validator("episode_from")
     @classmethod

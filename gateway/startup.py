@@ -22,9 +22,13 @@ from gateway.background import duties
 from gateway.dependencies import Services
 from gateway.engine_api import EngineApi
 from gateway.engines import EnginePool, Fitness
+from gateway.gauges import NOW_S, OVERVIEW_S, show_now, show_overview
 from gateway.hotswap import HotSwap
+from gateway.logs import name_worker
 from gateway.lookups import RunCache, VersionBook
+from gateway.metrics import Metrics
 from gateway.settings import GatewaySettings
+from gateway.tracing import open_tracing
 from tracker.archive import audit, sweep
 from tracker.clock import SystemClock
 from tracker.errors import Conflict, SettingsError
@@ -53,8 +57,12 @@ PARENT_CHECK_S: Final = 0.5
 @asynccontextmanager
 async def open_services(settings: GatewaySettings) -> AsyncGenerator[Services]:
     """Everything behind the gateway's doors, for as long as the block lasts."""
-    clock = SystemClock()
+    clock, worker_id = SystemClock(), f"worker-{secrets.token_hex(8)}"
+    name_worker(worker_id)
     async with AsyncExitStack() as stack:
+        tracing = open_tracing(settings.otlp_endpoint, worker_id)
+        if tracing is not None:
+            stack.push_async_callback(tracing.close)
         make_folders(settings.stores)
         embedded = await _start_embedded(settings.stores, stack)
         store = await _open_store(settings, stack)
@@ -80,7 +88,9 @@ async def open_services(settings: GatewaySettings) -> AsyncGenerator[Services]:
             swap=swap,
             duties=await stack.enter_async_context(duties()),
             clock=clock,
-            worker_id=f"worker-{secrets.token_hex(8)}",
+            worker_id=worker_id,
+            metrics=Metrics(settings.metrics_dir),
+            tracing=tracing,
         )
         await _start_duties(services)
         if embedded is not None:
@@ -140,11 +150,13 @@ async def _start_duties(services: Services) -> None:
     await beat()
     services.duties.start("heartbeat", beat, HEARTBEAT_S)
     stored = (store, services.ledger, services.clock)
-    services.duties.start("sweeper", partial(sweep, *stored), settings.sweep_interval_s)
+    services.duties.start("sweeper", partial(sweep, *stored, services.metrics.not_trained), settings.sweep_interval_s)
     services.duties.start("audit", partial(audit, *stored), AUDIT_S)
     services.duties.start("gauges", partial(show_now, services), NOW_S)
     services.duties.start("overview", partial(show_overview, services), OVERVIEW_S * settings.workers)
     services.duties.start("retention", services.ledger.apply_retention, RETENTION_S)
+    services.duties.start("gauges", partial(show_now, services), NOW_S)
+    services.duties.start("overview", partial(show_overview, services), OVERVIEW_S * settings.workers)
     services.duties.start("engines", services.swap.keep_up, settings.poll_interval_s)
     if settings.workers > 1:
         services.duties.start("parent", partial(_end_after, os.getppid()), PARENT_CHECK_S)

@@ -16,6 +16,7 @@ from typing import Final, cast
 import aiohttp
 import msgspec
 
+from gateway.context import CURRENT
 from gateway.dialects.base import Json
 from gateway.dialects.openai_form import MAX_MESSAGE_CHARS
 from gateway.message_fold import decode_json_value
@@ -76,6 +77,9 @@ class Upstream:
     async def ask(self, url: str, body: bytes, request_id: str, *, streams: bool) -> AsyncGenerator[Answer]:
         """Send a request; the answer's first bytes have come when this returns. Raises `UpstreamFailed`."""
         headers = {**self._headers, "x-request-id": request_id}
+        call = CURRENT.get()
+        if call is not None and call.traceparent is not None:
+            headers["traceparent"] = call.traceparent
         try:
             response = await self._pool().post(url, data=body, headers=headers, allow_redirects=False)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:

@@ -10,7 +10,8 @@ looks at every open one, takes longer, and keeps nobody waiting. When they run i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -18,13 +19,15 @@ import msgspec
 from tracker.clock import Clock
 from tracker.codec import encode_calls
 from tracker.errors import Gone, HoneError, NotFound, Unavailable
+from tracker.exclusion import exclusions
 from tracker.receipts import seal
 from tracker.samples import counts
 from tracker.store import EpisodeStore, EpisodeView, Ledger
-from tracker.types import Call, EpisodeRow, EpisodeState, EpisodeStatus, Event, Group, Record, RunSettings
+from tracker.types import Call, EpisodeRow, EpisodeState, EpisodeStatus, Event, Group, Reason, Record, RunSettings
 
 KEEP_MS: Final = 600_000
 """How long the episode store keeps an archived episode: late callers are told that it ended, not that it is unknown."""
+Tell = Callable[[Mapping[Reason, int]], None]
 ORPHAN_MS: Final = 60_000
 """How long an episode may stand in SQL alone: it is created there first."""
 LOOK_AGAIN_S: Final = 6.0
@@ -44,12 +47,21 @@ class Packed(Record, frozen=True):
     digest: str
     """The chain over the receipts of its calls, in order of `index` (hex)."""
     receipts: bytes = b""
+    excluded: dict[Reason, int] = msgspec.field(default_factory=dict[Reason, int])
+    """reason -> calls of which no choice is trained."""
 
 
-async def sweep(store: EpisodeStore, ledger: Ledger, clock: Clock) -> list[Group]:
-    """What ended episodes wait for, each step in the order that leads to the next; the groups that were settled."""
+def nobody(reasons: Mapping[Reason, int]) -> None:
+    """Whoever counts nothing."""
+
+
+async def sweep(store: EpisodeStore, ledger: Ledger, clock: Clock, tell: Tell = nobody) -> list[Group]:
+    """What ended episodes wait for, each step in the order that leads to the next; the groups that were settled.
+
+    Of each episode that is archived `tell` hears how many calls are not trained, by reason.
+    """
     await abandon_due(store, clock.now_ms())
-    troubles = await archive_finishing(store, ledger, clock)
+    troubles = await archive_finishing(store, ledger, clock, tell)
     settled = await ledger.settle_groups(clock.now_ms())
     _raise_first(troubles)
     return settled
@@ -66,11 +78,13 @@ async def audit(store: EpisodeStore, ledger: Ledger, clock: Clock, again_s: floa
     _raise_first(troubles)
 
 
-async def archive_episode(store: EpisodeStore, ledger: Ledger, episode_id: str, clock: Clock) -> bool:
+async def archive_episode(
+    store: EpisodeStore, ledger: Ledger, episode_id: str, clock: Clock, tell: Tell = nobody
+) -> bool:
     """Seal the episode and move it to SQL; False while calls are in flight. Safe to repeat at any point."""
     if not await store.seal(episode_id):
         return False
-    if await _commit(ledger, await store.view(episode_id), clock.now_ms()):
+    if await _commit(ledger, await store.view(episode_id), clock.now_ms(), tell):
         await store.expire(episode_id, KEEP_MS)
     else:
         await store.delete(episode_id)  # it was deleted from SQL, and whoever did so died before this
@@ -83,9 +97,10 @@ async def abandon_due(store: EpisodeStore, now_ms: int) -> None:
         await store.abandon_call(episode_id, call_id, now_ms)
 
 
-async def archive_finishing(store: EpisodeStore, ledger: Ledger, clock: Clock) -> list[HoneError]:
+async def archive_finishing(store: EpisodeStore, ledger: Ledger, clock: Clock, tell: Tell = nobody) -> list[HoneError]:
     """Archive what has ended and has no call in flight any more; what kept some of them from it."""
-    return await _each(archive_episode(store, ledger, episode_id, clock) for episode_id in await store.finishing())
+    finishing = await store.finishing()
+    return await _each(archive_episode(store, ledger, episode_id, clock, tell) for episode_id in finishing)
 
 
 def packed(view: EpisodeView, run: RunSettings, now_ms: int) -> Packed:
@@ -107,16 +122,19 @@ def packed(view: EpisodeView, run: RunSettings, now_ms: int) -> Packed:
         key_ids=key_ids_of(view.calls),
     )
     digest, receipts = seal(view.calls)
-    return Packed(row=row, blob=encode_calls(view.calls), digest=digest, receipts=receipts)
+    return Packed(
+        row=row, blob=encode_calls(view.calls), digest=digest, receipts=receipts, excluded=_reasons(view.calls, run)
+    )
 
 
-async def _commit(ledger: Ledger, view: EpisodeView, now_ms: int) -> bool:
+async def _commit(ledger: Ledger, view: EpisodeView, now_ms: int, tell: Tell = nobody) -> bool:
     """Have SQL hold the episode; False if it was deleted there. A thread packs: the work grows with the episode."""
     head = view.head
     run = await ledger.get_run(head.tenant, head.run)
     episode = await asyncio.to_thread(packed, view, run, now_ms)
     if not await _archive(ledger, episode) and await _is_deleted(ledger, view):
         return False
+    tell(episode.excluded)
     for event in view.events:
         await ledger.add_event(head.episode_id, event)
     return True

@@ -19,9 +19,11 @@ from tracker.in_flight import InFlightGroups
 from tracker.keys import Keys
 from tracker.lineage import Lineage
 from tracker.offers import Offers
+from tracker.overview_reading import Overviews
 from tracker.registry import Registry
 from tracker.retention import Retaining
 from tracker.rewards import Rewards
+from tracker.schema import Schema
 from tracker.sql import open_engine, upgrade
 from tracker.vault import TenantKeys, Vault
 from tracker.versions import Versions
@@ -42,6 +44,8 @@ class SqlLedger(
     Lineage,
     Erasure,
     Retaining,
+    Overviews,
+    Schema,
 ):
     """SQL: what must outlive everything."""
 

@@ -66,6 +66,10 @@ class MemoryStore:
         self._claims = MemoryClaims(self._takes_claims, self._is_unknown)
         self._quotas = MemoryQuotas(lambda worker, now_ms: self._workers.get(worker, 0) <= now_ms)
 
+    @property
+    def num_waiting(self) -> int:
+        return 0
+
     async def ping(self) -> None:
         """Memory always answers."""
 

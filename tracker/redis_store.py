@@ -59,6 +59,10 @@ class RedisStore:
             raise
         return store
 
+    @property
+    def num_waiting(self) -> int:
+        return len(self._owned)
+
     async def ping(self) -> None:
         await self._redis.ping()
 

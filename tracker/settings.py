@@ -25,6 +25,8 @@ SETTINGS_FILE: Final = "hone.toml"
 PREFIX: Final = "HONE_"
 FROM_FILES: Final = ("redis_url", "database_url", "engine_key", "trainer_key", "encryption_key")
 """What holds a password or a key, and may be read from the file that `HONE_X_FILE` names."""
+FROM_FILES: Final = ("redis_url", "database_url", "engine_key", "trainer_key")
+"""What holds a password or a key, and may be read from the file that `HONE_X_FILE` names."""
 CREDIT_KINDS: Final = ("group", "rloo", "batch", "none")
 RUN_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "mode": ("train", "eval"),
@@ -141,7 +143,8 @@ class StoreSettings(Settings):
 def read_settings(env: Mapping[str, str], cwd: Path) -> dict[str, Any]:
     """The tree in `hone.toml` (or the file `HONE_CONFIG` names), with `HONE_X` variables laid over its top level.
 
-    Empty variables are absent. Values keep the type they have in the file; those of variables are strings.
+    Empty variables are absent. A secret may lie in a file of its own, which `HONE_X_FILE` names. Values keep the type
+    they have in `hone.toml`; those of variables are strings.
     """
     tree = _read_file(env, cwd)
     for name, value in env.items():

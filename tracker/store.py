@@ -13,6 +13,7 @@ from typing import Protocol
 
 from tracker.claims import Claims, Note
 from tracker.lines import CarriedBatch, EpisodeLineage
+from tracker.overview import Overview, SchemaState
 from tracker.quotas import Quotas
 from tracker.types import (
     Act,
@@ -76,6 +77,11 @@ class Routing(Record, frozen=True):
 
 class EpisodeStore(Claims, Quotas, Protocol):
     """Open episodes and their calls; how calls find implicit ones is in `claims.py`, limits of keys in `quotas.py`."""
+
+    @property
+    def num_waiting(self) -> int:
+        """Writes of this process that have not been answered."""
+        ...
 
     async def ping(self) -> None:
         """Raise `Unavailable` unless the store answers within 100 ms; raise `SettingsError` if it is too weak."""
@@ -159,6 +165,14 @@ class Ledger(Protocol):
     """SQL: what must outlive everything. Every look-up is by (tenant, id)."""
 
     async def ping(self) -> None: ...
+
+    async def overview(self) -> Overview:
+        """All of it in numbers, as of one moment."""
+        ...
+
+    async def schema_state(self) -> tuple[SchemaState, str]:
+        """How the database compares with this version of Hone, and that in words."""
+        ...
 
     async def close(self) -> None: ...
 

@@ -1,15 +1,21 @@
-"""`/health`, `/openapi.json` and `/docs`: open, so that a machine can ask before it has a key."""
+"""`/health` and `/metrics`, `/openapi.json` and `/docs`: open, so that a machine can ask before it has a key.
+
+Off loopback whoever asks without a key learns of readiness which parts are not ready and nothing else, and needs the
+scope `read` for the rest: words name addresses, and numbers tell how much is going on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, Response
 
 from gateway.answers import JsonResponse
-from gateway.engines import Fitness
+from gateway.gauges import show_now
+from gateway.metrics import CONTENT_TYPE
+from gateway.readiness import parts_of
 from gateway.routes.access import ServicesOf, caller_of, services_of
 from gateway.routes.reference import POLICY, reference_page
 from tracker.errors import HoneError
@@ -25,21 +31,28 @@ async def live() -> Any:
 
 
 @router.get("/health/ready")
-async def ready(services: ServicesOf) -> Any:
-    """Whether calls can be served and recorded: both stores answer and at least one engine is fit."""
-    redis = await _found(services.store.ping())
-    sql = await _found(services.ledger.ping())
-    engines = services.engines.states()
-    stopped = services.duties.stopped()
-    is_ready = redis == sql == "ok" and not stopped and any(state.fitness is Fitness.READY for state in engines)
-    answer = {
-        "status": "ready" if is_ready else "not ready",
-        "redis": redis,
-        "sql": sql,
-        "stopped": stopped,
-        "engines": [{"url": state.url, "fitness": state.fitness, "detail": state.detail} for state in engines],
+async def ready(request: Request, services: ServicesOf) -> Any:
+    """Whether calls can be served and recorded, and if not, which part is not ready; why, for those who may read."""
+    parts = await parts_of(services)
+    may_read = await _may_read(request)
+    shown = {
+        name: {"ready": part.ready, "detail": part.detail} if may_read else {"ready": part.ready}
+        for name, part in parts.items()
     }
+    is_ready = all(part.ready for part in parts.values())
+    answer: dict[str, Any] = {"status": "ready" if is_ready else "not ready", "parts": shown}
+    if may_read:
+        states = services.engines.states()
+        answer["engines"] = [{"url": it.url, "fitness": it.fitness, "detail": it.detail} for it in states]
     return JsonResponse(answer, status_code=200 if is_ready else 503)
+
+
+@router.get("/metrics", include_in_schema=False)
+async def metrics(request: Request, services: ServicesOf) -> Any:
+    """What this gateway counted, of all its workers, for Prometheus."""
+    await _check_may_read(request)
+    await show_now(services)
+    return Response(await asyncio.to_thread(services.metrics.page), headers={"content-type": CONTENT_TYPE})
 
 
 @router.get("/openapi.json", include_in_schema=False)
@@ -56,12 +69,12 @@ async def docs(request: Request) -> Any:
     return HTMLResponse(reference_page(request.app.openapi()), headers={"content-security-policy": POLICY})
 
 
-async def _found(ping: Awaitable[None]) -> str:
+async def _may_read(request: Request) -> bool:
     try:
-        await ping
-    except HoneError as error:
-        return error.message
-    return "ok"
+        await _check_may_read(request)
+    except HoneError:
+        return False
+    return True
 
 
 async def _check_may_read(request: Request) -> None:

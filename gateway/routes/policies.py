@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from time import perf_counter
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -11,10 +14,11 @@ from pydantic import Field
 from gateway.answers import JsonResponse
 from gateway.dependencies import Services
 from gateway.hotswap import Publication
+from gateway.metrics import OTHER
 from gateway.routes.access import PageOf, Publisher, Reader, ServicesOf
 from gateway.routes.bodies import Body, Text, body_of, documented
 from gateway.routes.views import policy_view
-from tracker.errors import Conflict, NotFound
+from tracker.errors import Conflict, HoneError, NotFound
 from tracker.types import Probe, ProbePoint, VersionState
 
 router = APIRouter(prefix="/v1/policies", tags=["policies"])
@@ -103,7 +107,8 @@ async def publish_version(
         metrics=body.metrics or {},
         probe=_probe_of(body.probe),
     )
-    version = await services.swap.publish(name, publication)
+    async with _measured(services, name, "published"):
+        version = await services.swap.publish(name, publication)
     answer = {"policy": name, "version": version.version, "state": version.state, "detail": version.detail}
     return JsonResponse(answer, status_code=201)
 
@@ -126,9 +131,24 @@ async def roll_back(
 ) -> Any:
     """Go back to an earlier version; what came after it is withdrawn and its epoch's publishes are refused."""
     del caller
-    policy = await services.swap.rollback(name, body.version)
+    async with _measured(services, name, "rolled_back"):
+        policy = await services.swap.rollback(name, body.version)
     answer = {"policy": name, "version": policy.active, "state": VersionState.ACTIVE, "epoch": policy.epoch}
     return JsonResponse(answer)
+
+
+@asynccontextmanager
+async def _measured(services: Services, policy: str, done: str) -> AsyncGenerator[None]:
+    """Count a swap and what it took; a policy that nobody has is no label."""
+    metrics, started_s = services.metrics, perf_counter()
+    named = OTHER if services.settings.stores.policy(policy) is None else policy
+    try:
+        yield
+    except HoneError as error:
+        metrics.swaps.of(named, error.code or "refused").inc()
+        raise
+    metrics.swaps.of(named, done).inc()
+    metrics.swap_seconds.of(named).observe(perf_counter() - started_s)
 
 
 def _probe_of(body: ProbeBody | None) -> Probe | None:

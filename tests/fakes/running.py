@@ -24,6 +24,7 @@ from gateway.engines import EnginePool
 from gateway.hotswap import HotSwap
 from gateway.lookups import RunCache, VersionBook
 from gateway.settings import load
+from gateway.tracing import Tracing
 from tests.fakes.scripted_engine import ScriptedEngine
 from tracker.clock import SystemClock
 from tracker.ledger import SqlLedger
@@ -105,6 +106,7 @@ async def running_door(
     store: EpisodeStore | None = None,
     policies: str = "solver=base",
     env: Mapping[str, str] | None = None,
+    tracing: Tracing | None = None,
 ) -> AsyncIterator[RunningDoor]:
     """Serve agents before this engine until the context ends."""
     clock = SystemClock()
@@ -130,6 +132,7 @@ async def running_door(
             duties=running,
             clock=clock,
             worker_id="w1",
+            tracing=tracing,
         )
         await engines.look([])
         door = Door(services)

@@ -1,0 +1,55 @@
+"""What the whole ledger looks like in numbers, for whoever watches it: nouns without the SQL that fills them.
+
+They name no tenant and no episode. Reading them is left to `overview_reading.py` and `schema.py`.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from tracker.types import Record
+
+
+class SchemaState(enum.StrEnum):
+    """The schema of a database beside the one that this version of Hone brings along."""
+
+    CURRENT = "current"
+    NEWER = "newer"
+    BEHIND = "behind"
+
+
+class LastStep(Record, frozen=True):
+    """The newest step of a policy that was trained."""
+
+    step: int
+    taken_ms: int
+    """When its batch was taken."""
+    lag_mean: float | None = None
+    lag_max: float | None = None
+    reward_mean: float | None = None
+    gap_mean: float | None = None
+    """Between the trainer's and the engine's log-probabilities where no version lies between them (nats)."""
+
+
+class PolicyOverview(Record, frozen=True):
+    """One policy."""
+
+    policy: str
+    active: int
+    versions: dict[str, int]
+    """state -> versions."""
+    batches: dict[str, int]
+    """state -> batches."""
+    last: LastStep | None = None
+    lease_ms: int | None = None
+    """Until when a trainer holds it; `None` where none ever did."""
+
+
+class Overview(Record, frozen=True):
+    """All of it, as of one moment."""
+
+    episodes: dict[str, int]
+    """state -> episodes that are not archived."""
+    groups: dict[str, int]
+    """state -> groups."""
+    policies: tuple[PolicyOverview, ...]
