@@ -17,6 +17,7 @@ from threading import Thread
 import httpx
 import msgspec
 
+from tests.fakes.adapter_files import marked_weights
 from tracker.clock import SystemClock
 from tracker.settings import PolicySettings, StoreSettings
 from trainer.config import TrainerSettings
@@ -103,7 +104,7 @@ class SleepingTrainer:
     def _publish(self, feed: Feed, http: httpx.Client, step: Step) -> None:
         """As the trainer does it: number, folder, registration, and then the batch is trained."""
         reserved = feed.reserve_version(step.batch.epoch)
-        weights = f"weights of step {step.batch.step}".encode()
+        weights = marked_weights(f"weights of step {step.batch.step}".encode())
         digest = hashlib.sha256(weights).hexdigest()
         name = f"{POLICY}@{reserved.version}-{digest[:8]}"
         feed.put_version(msgspec.structs.replace(reserved, folder=name, digest=digest))

@@ -1,32 +1,65 @@
 """The folder of a published adapter: checked before anybody loads it.
 
-A name under `adapters/` in the data folder, no path; two known files, no link and nothing else beside them; the digest
-is recomputed from the bytes. Blocking file I/O: called in a thread by `hotswap.py`.
+A name under `adapters/` in the data folder, no path; two known files, no link and nothing else beside them; sizes and
+ranks within what the policy says; a configuration that makes whoever loads it do nothing but a LoRA. The digest is
+recomputed from the bytes, also from those that were copied. Blocking file I/O: called in a thread by `hotswap.py`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
+import itertools
 import os
 import re
 import shutil
 import stat
-import struct
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
+from gateway.adapter_weights import check_weights
+from gateway.json_depth import is_deep
 from tracker.adapters import WEIGHTS_FILE
 from tracker.errors import BadRequest, Conflict
+from tracker.settings import LoraSettings
+from tracker.types import Record
 
 FOLDER_PATTERN: Final = r"[A-Za-z0-9][A-Za-z0-9._@-]{0,159}"
 CONFIG_FILE: Final = "adapter_config.json"
 MAX_CONFIG_BYTES: Final = 1 << 20
-MAX_HEADER_BYTES: Final = 1 << 26
-NUM_READ_BYTES: Final = 1 << 14
-UP_MATRIX: Final = ".lora_B."
+MAX_CONFIG_DEPTH: Final = 8
+MODULE: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}")
+PATTERNS: Final = ("rank_pattern", "alpha_pattern")
+NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
+    "bias": (None, "none"),
+    "init_lora_weights": (None, True, False, "gaussian"),
+}
+"""What these fields may be."""
+UNUSED: Final = (
+    "alora_invocation_tokens",
+    "arrow_config",
+    "corda_config",
+    "eva_config",
+    "layer_replication",
+    "loftq_config",
+    "lora_bias",
+    "megatron_config",
+    "modules_to_save",
+    "target_parameters",
+    "trainable_token_indices",
+    "use_dora",
+    "use_qalora",
+)
+"""Fields that are left empty: each makes a loader run, import or hold something that is no LoRA."""
+
+
+class AdapterRules(Record, frozen=True):
+    """What an adapter of a policy may be."""
+
+    lora: LoraSettings
+    max_bytes: int
 
 
 def folder_name(policy: str, version: int, digest: str) -> str:
@@ -34,20 +67,18 @@ def folder_name(policy: str, version: int, digest: str) -> str:
     return f"{policy}@{version}-{digest[:8]}"
 
 
-def check_folder(root: Path, folder: str, digest: str) -> Path:
+def check_folder(root: Path, folder: str, digest: str, rules: AdapterRules) -> Path:
     """The folder's path, if it is an adapter with this digest; raises `BadRequest` or `Conflict` with the reason."""
     path = _resolve(root, folder)
-    names = sorted(entry.name for entry in path.iterdir())
+    names = sorted(entry.name for entry in itertools.islice(path.iterdir(), 8))
     if names != [CONFIG_FILE, WEIGHTS_FILE]:
         found = ", ".join(names) or "nothing"
         raise BadRequest(f"{folder} must hold {CONFIG_FILE} and {WEIGHTS_FILE} only; it holds {found}.", param="folder")
-    for name in names:
-        if not stat.S_ISREG((path / name).lstat().st_mode):
-            raise BadRequest(f"{folder}/{name} must be a plain file, not a link.", param="folder")
-    _check_config(path / CONFIG_FILE)
-    actual = digest_of(path / WEIGHTS_FILE)
-    if actual != digest:
-        raise Conflict(f"{folder}/{WEIGHTS_FILE} has the SHA-256 {actual}, not {digest}.", code="digest_mismatch")
+    _check_file(path / CONFIG_FILE, MAX_CONFIG_BYTES)
+    _check_file(path / WEIGHTS_FILE, rules.max_bytes)
+    _check_config(path / CONFIG_FILE, rules.lora)
+    check_weights(path / WEIGHTS_FILE, rules.lora.r)
+    _check_digest(path, digest)
     return path
 
 
@@ -57,58 +88,18 @@ def digest_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def copy_folder(source: Path, target: Path) -> None:
-    """Copy a checked folder: aside first, then renamed, so that a half-written one is never seen under its name."""
+def copy_folder(source: Path, target: Path, digest: str) -> None:
+    """Copy a checked folder: aside first, then renamed, so that a half-written one is never seen under its name.
+
+    Raises `Conflict` if what was copied is no longer what was checked.
+    """
     aside = target.with_name(f".{target.name}.{os.getpid()}")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
     for name in (CONFIG_FILE, WEIGHTS_FILE):
-        shutil.copyfile(source / name, aside / name)
+        shutil.copyfile(source / name, aside / name, follow_symlinks=False)
+    _check_digest(aside, digest)
     aside.rename(target)
-
-
-def trained_size(path: Path) -> float:
-    """The largest of the first weights of each B matrix, which is zero before training; 0 for what cannot be read.
-
-    Safetensors: eight bytes for the length of a JSON header, the header, and the tensors' bytes.
-    """
-    with (path / WEIGHTS_FILE).open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if not 0 < length <= MAX_HEADER_BYTES:
-            return 0.0
-        try:
-            header = msgspec.json.decode(file.read(length), type=dict[str, Any])
-            tensors = [msgspec.convert(v, _Tensor) for name, v in header.items() if UP_MATRIX in name]
-        except msgspec.MsgspecError:
-            return 0.0
-        largest = 0.0
-        for tensor in tensors:
-            start, end = tensor.data_offsets
-            file.seek(8 + length + max(0, start))
-            largest = max(largest, _largest(file.read(max(0, min(end - start, NUM_READ_BYTES))), tensor.dtype))
-    return largest
-
-
-class _Tensor(msgspec.Struct):
-    """What a safetensors header says of a tensor."""
-
-    dtype: str
-    data_offsets: tuple[int, int]
-
-
-def _largest(raw: bytes, dtype: str) -> float:
-    """The largest magnitude of little-endian numbers; 0 for a type that adapters do not have."""
-    match dtype:
-        case "F32":
-            values = struct.unpack(f"<{len(raw) // 4}f", raw[: len(raw) // 4 * 4])
-        case "F16":
-            values = struct.unpack(f"<{len(raw) // 2}e", raw[: len(raw) // 2 * 2])
-        case "BF16":  # the upper half of a float32
-            halves = struct.unpack(f"<{len(raw) // 2}H", raw[: len(raw) // 2 * 2])
-            values = struct.unpack(f"<{len(halves)}f", struct.pack(f"<{len(halves)}I", *(h << 16 for h in halves)))
-        case _:
-            values = ()
-    return max((abs(value) for value in values if math.isfinite(value)), default=0.0)
 
 
 def _resolve(root: Path, folder: str) -> Path:
@@ -122,13 +113,60 @@ def _resolve(root: Path, folder: str) -> Path:
     return path
 
 
-def _check_config(path: Path) -> None:
-    """A JSON object of a LoRA that engines can serve."""
-    if path.stat().st_size > MAX_CONFIG_BYTES:
-        raise BadRequest(f"{CONFIG_FILE} is larger than {MAX_CONFIG_BYTES} bytes.", param="folder")
+def _check_file(path: Path, max_bytes: int) -> None:
+    found = path.lstat()
+    told = f"{path.parent.name}/{path.name}"
+    if not stat.S_ISREG(found.st_mode):
+        raise BadRequest(f"{told} must be a plain file, not a link.", param="folder")
+    if found.st_size > max_bytes:
+        raise BadRequest(f"{told} has {found.st_size} bytes; {max_bytes} are allowed.", param="folder")
+
+
+def _check_digest(path: Path, digest: str) -> None:
+    actual = digest_of(path / WEIGHTS_FILE)
+    if actual != digest:
+        raise Conflict(f"{path.name}/{WEIGHTS_FILE} has the SHA-256 {actual}, not {digest}.", code="digest_mismatch")
+
+
+def _check_config(path: Path, lora: LoraSettings) -> None:
+    """A JSON object of a LoRA that engines can serve, of at most the policy's rank, for modules that it names."""
+    raw = path.read_bytes()
     try:
-        config = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+        config = {} if is_deep(raw, MAX_CONFIG_DEPTH) else msgspec.json.decode(raw, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadRequest(f"{CONFIG_FILE} is no JSON object: {error}.", param="folder") from error
-    if config.get("use_dora") or config.get("modules_to_save") or config.get("bias", "none") != "none":
-        raise BadRequest("Engines serve LoRA without DoRA, bias or modules_to_save only.", param="folder")
+    if config.get("peft_type") != "LORA":
+        raise _refused("peft_type is not LORA")
+    for name in UNUSED:
+        if config.get(name):
+            raise _refused(f"{name} is set; engines serve LoRA without it")
+    for name, allowed in NEUTRAL.items():
+        value = config.get(name)
+        if not any(value is one or (isinstance(value, str) and value == one) for one in allowed):
+            raise _refused(f"{name} is {str(value)[:100]!r}")
+    _check_ranks(config, lora.r)
+    _check_modules(config, lora.target)
+
+
+def _check_ranks(config: Mapping[str, Any], max_rank: int) -> None:
+    by_module: object = config.get("rank_pattern") or {}
+    others = list(cast("dict[str, object]", by_module).values()) if isinstance(by_module, dict) else [by_module]
+    for rank in (config.get("r"), *others):
+        if type(rank) is not int or not 1 <= rank <= max_rank:
+            raise _refused(f"the rank is {str(rank)[:100]}; the policy's lora.r is {max_rank}")
+
+
+def _check_modules(config: Mapping[str, Any], target: str | tuple[str, ...]) -> None:
+    """Names of modules, not the regular expressions that loaders take too, unless the policy itself says one."""
+    targets: object = config.get("target_modules") or []
+    named = list(cast("list[object]", targets)) if isinstance(targets, list) else [targets]
+    for pattern in PATTERNS:
+        value: object = config.get(pattern) or {}
+        named += list(cast("dict[str, object]", value)) if isinstance(value, dict) else [value]
+    for name in named:
+        if name != target and not (isinstance(name, str) and MODULE.fullmatch(name)):
+            raise _refused(f"{str(name)[:100]!r} is no name of a module")
+
+
+def _refused(why: str) -> BadRequest:
+    return BadRequest(f"{CONFIG_FILE}: {why}.", param="folder")

@@ -14,19 +14,22 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.adapter_folder import check_folder, copy_folder, folder_name, trained_size
+from gateway.adapter_folder import AdapterRules, check_folder, copy_folder, folder_name
+from gateway.adapter_weights import trained_size
 from gateway.engines import EnginePool, Serving
 from gateway.inspection import recognise, refuse_idle
 from gateway.lookups import SETTLED, VersionBook
+from tracker.adapters import WEIGHTS_FILE
 from tracker.clock import Clock
 from tracker.errors import Conflict, HoneError, NotFound, Unavailable, UpstreamFailed
-from tracker.settings import StoreSettings
+from tracker.settings import PolicySettings, StoreSettings
 from tracker.store import EpisodeStore, Ledger, Routing
 from tracker.types import DEFAULT, Policy, Probe, Record, Version, VersionState
 
 LOG: Final = logging.getLogger("hone.hotswap")
 NO_SMALL_CHANGE: Final = 1e-3
 """A weight of a B matrix above which an adapter must be seen in an engine's answers, however they are rounded."""
+MAX_ADAPTER_BYTES: Final = 8 * 2**30
 REPEATABLE: Final = frozenset({VersionState.RESERVED, VersionState.LOADING, VersionState.FAILED})
 
 
@@ -44,13 +47,20 @@ class HotSwap:
     """Moves policies from version to version. One move at a time in each process."""
 
     def __init__(
-        self, stores: StoreSettings, store: EpisodeStore, ledger: Ledger, engines: EnginePool, clock: Clock
+        self,
+        stores: StoreSettings,
+        store: EpisodeStore,
+        ledger: Ledger,
+        engines: EnginePool,
+        clock: Clock,
+        max_adapter_bytes: int = MAX_ADAPTER_BYTES,
     ) -> None:
         self._stores = stores
         self._store = store
         self._ledger = ledger
         self._engines = engines
         self._clock = clock
+        self._max_adapter_bytes = max_adapter_bytes
         self._book = VersionBook(ledger, stores.adapters_dir)
         self._lock = asyncio.Lock()
 
@@ -96,21 +106,27 @@ class HotSwap:
             for settings in self._stores.policies:
                 await self._tidy(settings.name)
 
-    async def _row(self, policy: str) -> Policy:
-        if self._stores.policy(policy) is None:
+    def _settings_of(self, policy: str) -> PolicySettings:
+        settings = self._stores.policy(policy)
+        if settings is None:
             names = ", ".join(settings.name for settings in self._stores.policies)
             raise NotFound(f"There is no policy {policy!r}; there is {names}.", param="policy")
+        return settings
+
+    async def _row(self, policy: str) -> Policy:
+        self._settings_of(policy)
         return await self._ledger.ensure_policy(policy)
 
     async def _admit(self, policy: str, publication: Publication, epoch: int) -> Version:
         """The version a publication is, its folder checked and under its final name."""
         root = self._stores.adapters_dir
-        path = await asyncio.to_thread(check_folder, root, publication.folder, publication.digest)
+        rules = AdapterRules(lora=self._settings_of(policy).lora, max_bytes=self._max_adapter_bytes)
+        path = await asyncio.to_thread(check_folder, root, publication.folder, publication.digest, rules)
         version = await self._ledger.find_version(policy, publication.folder)
         if version is None:
             version = await self._ledger.reserve_version(policy, epoch, self._clock.now_ms())
             folder = folder_name(policy, version.version, publication.digest)
-            await asyncio.to_thread(copy_folder, path, root / folder)
+            await asyncio.to_thread(copy_folder, path, root / folder, publication.digest)
         else:
             folder = publication.folder
             if version.state is VersionState.ACTIVE and version.digest == publication.digest:
@@ -180,7 +196,8 @@ class HotSwap:
 
     async def _recognise(self, url: str, serving: Serving, probe: Probe | None) -> str:
         """How sure it is that an engine serves the version; a publisher's word alone is checked against the base."""
-        if probe is None and await asyncio.to_thread(trained_size, Path(serving.path)) >= NO_SMALL_CHANGE:
+        weights = Path(serving.path) / WEIGHTS_FILE
+        if probe is None and await asyncio.to_thread(trained_size, weights) >= NO_SMALL_CHANGE:
             base = self._engines.base_of(url, serving.policy)
             await refuse_idle(self._engines.api, url, serving.name, base)
         return await recognise(self._engines.api, url, serving.name, probe)

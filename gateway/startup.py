@@ -73,7 +73,7 @@ async def open_services(settings: GatewaySettings) -> AsyncGenerator[Services]:
         await _register(settings.stores, ledger)
         http = await stack.enter_async_context(httpx.AsyncClient(timeout=settings.engine_timeout_s, trust_env=False))
         engines = EnginePool(settings.engines, settings.stores.policies, EngineApi(http, settings.engine_key))
-        swap = HotSwap(settings.stores, store, ledger, engines, clock)
+        swap = HotSwap(settings.stores, store, ledger, engines, clock, settings.max_adapter_bytes)
         await swap.keep_up()
         _refuse_unfit(engines)
         services = Services(

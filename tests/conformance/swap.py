@@ -11,6 +11,7 @@ from typing import Any
 from tests.conformance.forms import CHAT, Answered, Json
 from tests.conformance.rules import rule
 from tests.conformance.scene import Episode, Scene, rows
+from tests.fakes.adapter_files import marked_weights
 from tests.fakes.scripted_answers import Answer, Script
 
 NEEDS = ("policies", "data_dir", "episodes", "samples")
@@ -21,7 +22,7 @@ SHARED_HEAD = "a long head that every prompt shares " * 8
 def write_adapter(scene: Scene, weights: bytes | None = None) -> tuple[str, str]:
     """A folder of an adapter in the gateway's data folder: its name and digest."""
     assert scene.gateway.data_dir is not None
-    weights = weights or secrets.token_bytes(16)
+    weights = marked_weights(weights or secrets.token_bytes(16))
     folder = f"fake-{secrets.token_hex(6)}"
     path = scene.gateway.data_dir / "adapters" / folder
     path.mkdir(parents=True)

@@ -21,6 +21,7 @@ from gateway.auth import mint
 from gateway.connections import HttpProtocol, limits_of
 from gateway.desk import open_ledger
 from gateway.settings import GatewaySettings, load
+from tests.fakes.adapter_files import is_safetensors, marked_weights
 from tests.fakes.scripted_engine import ScriptedEngine
 from tracker.ledger import SqlLedger
 from tracker.types import Key, Scope
@@ -70,7 +71,9 @@ class RunningGateway:
                 await asyncio.sleep(0.02)
 
     def adapter(self, folder: str, weights: bytes = b"weights") -> str:
-        """Write an adapter's folder; its digest."""
+        """Write an adapter's folder, with real weights or such that these bytes tell apart; its digest."""
+        if not is_safetensors(weights):
+            weights = marked_weights(weights)
         path = self.settings.stores.adapters_dir / folder
         path.mkdir(parents=True)
         (path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 4}))

@@ -1,4 +1,4 @@
-"""What is read of an adapter's folder before anybody loads it."""
+"""What is read of an adapter's weights before anybody loads them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from gateway.adapter_folder import trained_size
+from gateway.adapter_weights import trained_size
 
 pytestmark = pytest.mark.slow
 
@@ -17,7 +17,7 @@ def weights(folder: Path, up: torch.Tensor) -> Path:
     folder.mkdir()
     tensors = {"base_model.model.x.lora_A.weight": torch.full((2, 3), 9.0), "base_model.model.x.lora_B.weight": up}
     save_file(tensors, folder / "adapter_model.safetensors")
-    return folder
+    return folder / "adapter_model.safetensors"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -30,5 +30,6 @@ def test_the_size_of_an_adapter_is_read_from_its_b_matrices(tmp_path: Path, dtyp
 
 @pytest.mark.parametrize("raw", [b"", b"weights", b"\xff" * 64, (3).to_bytes(8, "little") + b"[1]", bytes(8)])
 def test_what_is_no_safetensors_has_no_size(tmp_path: Path, raw: bytes) -> None:
-    (tmp_path / "adapter_model.safetensors").write_bytes(raw)
-    assert trained_size(tmp_path) == 0
+    path = tmp_path / "adapter_model.safetensors"
+    path.write_bytes(raw)
+    assert trained_size(path) == 0
