@@ -83,10 +83,10 @@ class Door:
     def __init__(self, services: Services) -> None:
         settings = services.settings
         self._services = services
-        self._upstream = Upstream(settings.engine_key, settings.call_timeout_s)
+        self._upstream = Upstream(settings.engine_key, settings.call_timeout_s, idle_s=settings.stream_idle_s)
         self._admission = Admission(services)
         self._joining = Joining(services, self._admission)
-        self._upstreams = Upstreams(settings.upstreams, settings.call_timeout_s)
+        self._upstreams = Upstreams(settings.upstreams, settings.call_timeout_s, settings.stream_idle_s)
         sources = Sources(self._upstream, TextSource(self._upstreams), Threads(services.store))
         self._proxy = Proxy(services, sources, self._admission)
         self._responses = ResponseState(services)

@@ -59,8 +59,10 @@ class EngineGone(UpstreamFailed):
 class Upstream:
     """Connections to all engines, or to one other server; `who` is how its failures name it."""
 
-    def __init__(self, key: str | None, timeout_s: float, who: str = ENGINE) -> None:
+    def __init__(self, key: str | None, timeout_s: float, who: str = ENGINE, idle_s: float | None = None) -> None:
         self._who = who
+        self._idle_s = idle_s or timeout_s
+        """How long a stream that has begun may be silent."""
         self._headers = {"content-type": "application/json", "accept-encoding": "identity"}
         if key:
             self._headers["authorization"] = f"Bearer {key}"
@@ -89,7 +91,7 @@ class Upstream:
                 raise await _refusal(response, self._who)
             if streams and response.content_type != "text/event-stream":
                 raise UpstreamFailed(f"{self._who} did not answer with a stream.")
-            yield Answer(response, streams, self._who)
+            yield Answer(response, streams, self._who, self._idle_s)
         finally:
             response.close()  # of an answer that was read to its end the connection went back to the pool already
 
@@ -111,7 +113,8 @@ class Upstream:
 class Answer:
     """The events of an answer, in batches as they arrive."""
 
-    def __init__(self, response: aiohttp.ClientResponse, streams: bool, who: str) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, streams: bool, who: str, idle_s: float) -> None:
+        self._idle_s = idle_s
         self._response = response
         self._streams = streams
         self._who = who
@@ -123,14 +126,24 @@ class Answer:
             yield [SseEvent(raw=raw, data=raw)]
             return
         parser = SseParser()
-        while chunk := await self._read():
+        chunk = await self._read()
+        self._allow_silence_of(self._idle_s)
+        while chunk:
             if events := parser.feed(chunk):
                 yield events
                 if events[-1].is_done:
                     await self._drain()
                     return
+            chunk = await self._read()
         if events := parser.close():
             yield events
+
+    def _allow_silence_of(self, idle_s: float) -> None:
+        """From now on the server may send nothing for so long, as often as it likes; the transport counts."""
+        connection = self._response.connection
+        if connection is not None and connection.protocol is not None:
+            connection.protocol.read_timeout = idle_s
+            connection.protocol.start_timeout()
 
     async def whole(self) -> bytes:
         """The body of an answer that is no stream."""

@@ -29,10 +29,11 @@ PASSING: Final = frozenset({"chat", "completions"})
 class Upstreams:
     """Connections to all servers that the settings name."""
 
-    def __init__(self, settings: Sequence[UpstreamSettings], timeout_s: float) -> None:
+    def __init__(self, settings: Sequence[UpstreamSettings], timeout_s: float, idle_s: float | None = None) -> None:
         self._keys = {each.name: each.key.get_secret_value().encode() if each.key else b"" for each in settings}
         self._servers = {
-            name: Upstream(key.decode() or None, timeout_s, f"The upstream {name}") for name, key in self._keys.items()
+            name: Upstream(key.decode() or None, timeout_s, f"The upstream {name}", idle_s)
+            for name, key in self._keys.items()
         }
 
     async def close(self) -> None:
