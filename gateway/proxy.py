@@ -30,6 +30,7 @@ from gateway.sse import SseEvent
 from gateway.upstream import engine_object, error_in
 from gateway.watching import Watched
 from tracker.errors import Gone, HoneError, NotFound, SettingsError, Unavailable, UpstreamFailed
+from tracker.redaction import Redactors
 from tracker.store import Begun
 from tracker.types import Call, CallState, Event, Intent, Reason, Usage
 
@@ -47,6 +48,7 @@ class Proxy:
         self.bills = Bills(services.settings.upstreams)
         self.sources = sources
         self.admission = admission
+        self.redactors = Redactors(services.settings.stores.redactions)
         self.ends: dict[str, EndTokens] = {}
         """policy -> its end tokens, as far as they were seen."""
         self.last_versions: dict[str, int] = {}
@@ -151,7 +153,7 @@ class Exchange:
                 self._usage = await self._proxy.bills.usage(self._order.route, self._order.asked, self._capture)
             call = self._call(failure)
             is_settled = True
-            return call if await self._settle(call, failure) else None
+            return self._kept(call) if await self._settle(call, failure) else None
         finally:
             if not is_settled and self._is_recorded:  # cut short by a stop or a fault of ours: shown as lost at once
                 now_ms = self._services.clock.now_ms()
@@ -270,6 +272,11 @@ class Exchange:
             prompting=None if self._source is None else self._source.prompting,
         )
 
+    def _kept(self, call: Call) -> Call:
+        """The call as it may be stored; the agent gets its answer as it came."""
+        redactor = self._proxy.redactors.of(self._order.admitted.run.redactions)
+        return call if redactor is None else redactor.redacted(call)
+
     async def _settle(self, call: Call, failure: HoneError | ClientGone | None) -> bool:
         """Record, then tell the agent how it went; whether there is a record of an answer that was released."""
         asked_s, now = perf_counter(), self._metrics.now
@@ -305,8 +312,9 @@ class Exchange:
         while True:
             try:
                 async with asyncio.timeout_at(until_s):
-                    if await self._services.store.end_call(call, note_of(self._order.trail, call)):
-                        self._proxy.sources.note(call)
+                    kept = self._kept(call)
+                    if await self._services.store.end_call(kept, note_of(self._order.trail, call)):
+                        self._proxy.sources.note(kept)
                         return None
                 return Unavailable("The call was given up before its answer came: it cannot be recorded any more.")
             except (Unavailable, TimeoutError) as error:

@@ -91,18 +91,23 @@ def role_rule(run: RunSettings, role: str) -> str:
 
 
 def context_choices(calls: Iterable[Call], run: RunSettings, reasons: Mapping[ChoiceKey, Reason]) -> set[ChoiceKey]:
-    """Choices that stand in the tree without being trained: their role is context, and nothing else is amiss, or the
-    run does not train them since an answer was cut."""
+    """Choices that stand in the tree without being trained: their role is context, or a rule hides some of their words,
+    and nothing else is amiss, or the run does not train them since an answer was cut."""
     cut = {key for key, reason in reasons.items() if reason is Reason.TRUNCATED}
     return cut | {
         (call.call_id, choice.index)
         for call in calls
-        if role_rule(run, call.role) == CONTEXT
         for choice in call.choices
-        if reasons.get((call.call_id, choice.index)) is Reason.ROLE
-        and choice.reason is None
+        if _is_context(call, run, reasons.get((call.call_id, choice.index)))
+        and choice.reason in (None, Reason.REDACTED)
         and token_reason(call, choice) is None
     }
+
+
+def _is_context(call: Call, run: RunSettings, reason: Reason | None) -> bool:
+    if reason is Reason.REDACTED:
+        return call.reason is None
+    return reason is Reason.ROLE and role_rule(run, call.role) == CONTEXT
 
 
 def token_reason(call: Call, choice: Choice) -> Reason | None:

@@ -43,6 +43,7 @@ class SqlLedger(
     BatchReading,
     Lineage,
     Erasure,
+    TenantKeys,
     Retaining,
     Overviews,
     Schema,

@@ -78,7 +78,7 @@ def call_returns(
     """Returns of all calls in the tree, parents before their children."""
     ordered = in_order(calls)
     excluded = exclusions(ordered, run)
-    dropped = {call.call_id for call in ordered if role_rule(run, call.role) == DROP}
+    dropped = {call.call_id for call in ordered if role_rule(run, call.role) == DROP or call.reason is Reason.REDACTED}
     outside = {key: reason for key, reason in excluded.items() if reason in _OUTSIDE_TREE or key[0] in dropped}
     timeline = grow(ordered, outside)
     in_tree = {call.call_id: call for call, _ in included(ordered, outside) if call.policy is not None}

@@ -18,8 +18,9 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from tracker.errors import BadRequest, SettingsError
+from tracker.redaction import parse_rules
 from tracker.sealing import MasterKeys
-from tracker.types import DEFAULT, ID_PATTERN, POLICY_PATTERN, Credit, Record, Retention, RunSettings
+from tracker.types import DEFAULT, ID_PATTERN, POLICY_PATTERN, Credit, Record, Redaction, Retention, RunSettings
 
 SETTINGS_FILE: Final = "hone.toml"
 PREFIX: Final = "HONE_"
@@ -100,6 +101,8 @@ class StoreSettings(Settings):
     database_url: str
     policies: tuple[PolicySettings, ...] = ()
     runs: tuple[RunSettings, ...] = ()
+    redactions: tuple[Redaction, ...] = ()
+    """Rules for what is not kept of any call."""
     encryption_key: MasterKeys | None = None
     """What tenants' keys are wrapped with; `None`: archives are stored in plain."""
 
@@ -177,6 +180,7 @@ def stores_of(tree: Mapping[str, Any], cwd: Path) -> StoreSettings:
         "database_url": tree.get("database_url", f"sqlite:///{data_dir / 'hone.db'}"),
         "policies": _policies(tree.get("policies", ())),
         "runs": tuple(_runs(tree.get("runs", ()))),
+        "redactions": _redactions(tree.get("redactions", ())),
         "encryption_key": _master_keys(tree.get("encryption_key")),
     }
     return validated(StoreSettings, fields)
@@ -206,6 +210,7 @@ def parse_run(fields: Mapping[str, Any]) -> RunSettings:
     present = {name: value for name, value in fields.items() if value is not None}
     present["credit"] = _credit(present.get("credit", {}))
     _refuse_unknown("retention", present.get("retention"), Retention)
+    present["redactions"] = parse_rules(present.get("redactions", ()))
     try:
         run = msgspec.convert(present, RunSettings)
     except msgspec.ValidationError as error:
@@ -226,6 +231,13 @@ def _read_file(env: Mapping[str, str], cwd: Path) -> dict[str, Any]:
         return {}
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: {error}") from error
+
+
+def _redactions(value: object) -> tuple[Redaction, ...]:
+    try:
+        return parse_rules(value)
+    except BadRequest as error:
+        raise SettingsError(error.message, param=error.param) from error
 
 
 def _master_keys(text: object) -> MasterKeys | None:

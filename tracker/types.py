@@ -330,6 +330,21 @@ class Retention(Record, frozen=True):
     """Metadata of the episode; metadata and source of its rewards."""
 
 
+class Redaction(Record, frozen=True):
+    """A rule for what is not kept of a call (`redaction.py`)."""
+
+    name: str
+    """Stands in the place of what is hidden, as `[name]`."""
+    pattern: str
+    """A regular expression as RE2 knows them, looked for in each string by itself."""
+    action: str = "mask"
+    """`mask`: hidden, and an answer it is found in is not trained; `exclude`: neither words nor ids of it are kept."""
+    where: str = "both"
+    """`prompt`, `answer` or `both`. What an answer says comes back in the prompts after it."""
+    ids: str = "keep"
+    """Of `mask`. `keep`: token ids stay, as context; `drop`: those of the call go, and it is excluded."""
+
+
 class RunSettings(Record, frozen=True):
     """The settings of a run; they freeze at its first episode."""
 
@@ -367,6 +382,8 @@ class RunSettings(Record, frozen=True):
     truncated: str = "train"
     """What becomes of an episode in which an answer that would be trained was cut by its limit. `train`: nothing;
     `mask`: that answer is not trained, the episode stays in the baseline; `drop`: it is no member of its group."""
+    redactions: tuple[Redaction, ...] = ()
+    """Rules for what is not kept of its calls, behind those of the settings."""
     retention: Retention = Retention()
     """What is kept how long. It is no part of what episodes are compared by, so it may change at any time."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from gateway.desk import shred_tenant
 from gateway.startup import open_services
 from tests.fakes.gateways import Json, RunningGateway, running_gateway
 from tests.fakes.running import BODY
-from tests.fakes.scripted_engine import ScriptedEngine
+from tests.fakes.scripted_engine import Answer, Script, ScriptedEngine
 from tracker import tables
 from tracker.errors import SettingsError
 from tracker.types import Scope
@@ -143,3 +144,51 @@ async def test_a_shredded_tenant_is_gone_but_for_what_the_ledger_counts(
     with pytest.raises(SettingsError, match="HONE_ENCRYPTION_KEY"):
         async with open_services(gateway.settings.model_copy(update={"stores": stores})):
             pass
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_an_agent_gets_its_answer_unchanged_and_what_a_rule_finds_is_not_kept(
+    gateway: RunningGateway, engine: ScriptedEngine, *, streams: bool
+) -> None:
+    rules = [
+        {"name": "mail", "pattern": r"[a-z]+@[a-z.]+"},
+        {"name": "card", "pattern": "4111-[0-9]{4}", "action": "exclude"},
+    ]
+    body = {"run": "careful", "redactions": rules}
+    assert (await gateway.admin.post("/v1/runs", json=body)).status_code == 201
+    answers = ("write to ann", "@example.org", "")
+    engine.script(
+        Script(prompt_ids=(1, 2), choices=(Answer(ids=(3, 4, 99), texts=answers, logprobs=(-0.1, -0.2, -0.3)),)),
+        Script(prompt_ids=(1, 2, 3, 4, 99, 5), choices=(Answer(ids=(6, 99), texts=("ok", "")),)),
+        Script(prompt_ids=(9,), choices=(Answer(ids=(8, 99), texts=("paid", "")),)),
+    )
+    episode = await gateway.open(run="careful")
+    headers = {"Authorization": f"Bearer {episode['api_key']}"}
+    got: list[str] = []
+    for words in ("hi", "bob@example.org", "pay with 4111-2222"):
+        asked = {"model": "solver", "messages": [{"role": "user", "content": words}], "stream": streams}
+        answer = await gateway.admin.post("/v1/chat/completions", headers=headers, json=asked)
+        assert answer.status_code == 200, answer.text
+        got.append(said(answer.text) if streams else answer.json()["choices"][0]["message"]["content"])
+    assert got == ["write to ann@example.org", "ok", "paid"]
+    path = f"/v1/episodes/{episode['episode_id']}"
+    live = (await gateway.admin.get(f"{path}/timeline")).json()["calls"]
+    await finished(gateway, episode["episode_id"])
+    kept = (await gateway.admin.get(f"{path}/timeline")).json()["calls"]
+    assert kept == live
+    assert "example" not in json.dumps(kept)
+    assert "4111" not in json.dumps(kept)
+    assert [call["reason"] for call in kept] == ["redacted", None, "redacted"]
+    assert kept[0]["message"]["content"] == "write to [mail]"
+    assert kept[1]["request"]["messages"][0]["content"] == "[mail]"
+    assert (kept[2]["message"], kept[2]["num_prompt_ids"]) == (None, 0)
+    (sample,) = (await gateway.admin.get(f"{path}/samples")).json()["samples"]
+    assert sample["input_ids"] == [1, 2, 3, 4, 99, 5, 6, 99]
+    assert sample["loss_mask"] == [0, 0, 0, 0, 0, 0, 1, 1]
+
+
+def said(stream: str) -> str:
+    """The words of a stream of chat completions."""
+    events = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: {")]
+    deltas = [choice["delta"] for event in events for choice in event["choices"]]
+    return "".join(delta.get("content") or "" for delta in deltas)
