@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any, Final, cast
 
 from gateway.dialects.base import Asked, Json
@@ -225,10 +224,11 @@ class _ChoiceFold:
         block = cast("Json", value)
         content = block.get("content")
         if isinstance(content, list):
-            entries = cast("list[Any]", content)
-            self._take_scores(cast("Json", e).get("logprob") if isinstance(e, dict) else None for e in entries)
+            for entry in cast("list[Any]", content):
+                self._take_score(cast("Json", entry).get("logprob") if type(entry) is dict else None)
         elif isinstance(scores := block.get("token_logprobs"), list):
-            self._take_scores(cast("list[object]", scores))
+            for score in cast("list[object]", scores):
+                self._take_score(score)
 
     def finish(self, reason: str, stop_reason: object) -> None:
         """Note how it ended; a stop reason names the stop string or token that the agent gave."""
@@ -251,12 +251,11 @@ class _ChoiceFold:
             return Reason.IDS_LOGPROBS_MISMATCH
         return Reason.BAD_LOGPROB if self.has_bad_score else None
 
-    def _take_scores(self, scores: Iterable[object]) -> None:
-        for score in scores:
-            value = float(score) if type(score) in (float, int) else math.nan  # pyright: ignore[reportArgumentType]
-            if not (NO_LOGPROB < value < math.inf):
-                self.has_bad_score = True
-            self.scores.append(value)
+    def _take_score(self, score: object) -> None:
+        value = float(score) if type(score) in (float, int) else math.nan  # pyright: ignore[reportArgumentType]
+        if not (NO_LOGPROB < value < math.inf):
+            self.has_bad_score = True
+        self.scores.append(value)
 
 
 def _token_ids(value: object) -> list[int]:
@@ -264,7 +263,8 @@ def _token_ids(value: object) -> list[int]:
     if not isinstance(value, list):
         return []
     ids = cast("list[Any]", value)
-    return ids if all(type(i) is int and 0 <= i < MAX_TOKEN_ID for i in ids) else []
+    is_sound = set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < MAX_TOKEN_ID
+    return ids if is_sound else []
 
 
 def _count(value: object) -> int | None:

@@ -19,7 +19,6 @@ from gateway.arrivals import note_of
 from gateway.bills import Bills
 from gateway.capture import MALFORMED, Capture, EndTokens
 from gateway.dependencies import Services
-from gateway.dialects.base import ErrorForm
 from gateway.engines import Placement
 from gateway.orders import Order, verdict
 from gateway.placing import Placing
@@ -78,8 +77,7 @@ class Exchange:
         self._dialect = order.dialect
         self._capture = Capture(order.asked, takes_tokens=order.policy is not None)
         self._writer = order.dialect.writer(order.asked, order.call_id)
-        if isinstance(self._writer, ErrorForm):
-            reply.form = self._writer
+        reply.form = self._writer.error_form or reply.form
         self._ends = proxy.ends.setdefault(order.policy or "", EndTokens())
         self._held: list[bytes] = []
         self._is_marked = False

@@ -118,6 +118,8 @@ def _asks_title(system: str, wish: str) -> bool:
 
 def _wants_title(text: str, subject: re.Pattern[str]) -> bool:
     wanted = (_TITLE, _MAKE, subject)
+    if not all(pattern.search(text) for pattern in wanted):
+        return False
     return any(all(pattern.search(sentence) for pattern in wanted) for sentence in _SENTENCE.split(text))
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import uvicorn
 
-from gateway.app import create_app
+from gateway.app import create_app, spare_the_collector
 from gateway.connections import HttpProtocol, limits_of
 from gateway.logs import log_config
 from gateway.settings import GatewaySettings
@@ -31,6 +31,7 @@ WORKER_APP: Final = "gateway.app:create_app_of_environment"
 
 def serve(settings: GatewaySettings) -> None:
     """Serve until told to stop. Several workers share the embedded Redis: their parent starts it, any revives it."""
+    spare_the_collector()
     if settings.workers == 1:
         uvicorn.run(create_app(settings), **_options(settings))
         return

@@ -95,6 +95,8 @@ def _event_end(buffer: bytes, start: int) -> int:
 
 def _data(raw: bytes) -> bytes | None:
     """The joined `data` lines of one event."""
+    if raw.startswith(b"data: ") and raw.find(b"\n") == len(raw) - 2 and b"\r" not in raw:
+        return raw[6:-2]  # one line, as nearly every event is
     lines = [_value(line) for line in raw.splitlines() if line == b"data" or line.startswith(b"data:")]
     return b"\n".join(lines) if lines else None
 

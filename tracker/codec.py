@@ -12,19 +12,7 @@ from typing import Final
 import msgspec
 import zstandard
 
-from tracker.deltas import (
-    BLOCK_IDS,
-    DIGEST_BYTES,
-    PLACE,
-    SPAN,
-    Chain,
-    Part,
-    chunks,
-    episode_key,
-    index_entries,
-    longest_hit,
-    parts,
-)
+from tracker.deltas import DIGEST_BYTES, PLACE, SPAN, Chain, Part, episode_key, tell
 from tracker.errors import CorruptRecord
 from tracker.records import Shelf, contents_of, joined, read_shelf, record_of
 from tracker.types import Call
@@ -67,8 +55,8 @@ def encode_calls(calls: Sequence[Call]) -> bytes:
     records: list[bytes] = []
     for position, call in enumerate(calls):
         told, entries = _told(key, call, places)
-        contents = contents_of(call, compress=False)
-        record = record_of(call, told, contents, compress=False)
+        contents = contents_of(call)
+        record = record_of(call, told, contents)
         bodies = contents.bodies
         records.append(joined(own.numbers(contents.own, bodies), messages.numbers(contents.messages, bodies), record))
         places.update((entry[:DIGEST_BYTES], _placed(position, entry[DIGEST_BYTES:])) for entry in entries)
@@ -103,13 +91,8 @@ def decode_calls(blob: bytes) -> tuple[Call, ...]:
 
 def _told(key: bytes, call: Call, places: Mapping[bytes, bytes]) -> tuple[tuple[Part, ...], list[bytes]]:
     """A call's prompt as parts of what `places` knows, and what it adds to them."""
-    chain = Chain(key).extend(call.prompt_ids)
-    known = longest_hit(chain.digests, places)
-    prefix = places[chain.digests[known - 1]] if known else None
-    pieces = chunks(key, call.prompt_ids, known * BLOCK_IDS)
-    told = parts(call.prompt_ids, prefix, pieces, places)
     answers = [choice.sampled_ids for choice in call.choices]
-    return told, index_entries(chain, known, told, call.prompt_ids, answers)
+    return tell(Chain(key).extend(call.prompt_ids), call.prompt_ids, answers, places)
 
 
 def _placed(position: int, span: bytes) -> bytes:

@@ -105,14 +105,10 @@ def chunks(key: bytes, ids: Sequence[int], start: int) -> list[Chunk]:
     A border stands after a pair of ids whose value falls into one residue class, unless another such pair came just
     before it: it follows from the ids around it alone, so the same ids are cut the same way wherever they stand.
     """
-    borders: list[int] = []
-    latest = -MIN_CHUNK_IDS
-    tail = ids[start:]
-    for place, (left, right) in enumerate(itertools.pairwise(tail), start + 2):
-        if (left * 31 + right) % CHUNK_MODULUS == 0:
-            if place - latest >= MIN_CHUNK_IDS:
-                borders.append(place)
-            latest = place
+    pairs = enumerate(itertools.pairwise(ids[start:]), start + 2)
+    marks = [place for place, (left, right) in pairs if not (left * 31 + right) % CHUNK_MODULUS]
+    befores = itertools.chain((-MIN_CHUNK_IDS,), marks)
+    borders = [place for before, place in zip(befores, marks, strict=False) if place - before >= MIN_CHUNK_IDS]
     return [Chunk(a, b, _chunk_digest(key, ids[a:b])) for a, b in itertools.pairwise(borders)]
 
 
@@ -123,6 +119,23 @@ def longest_hit(digests: Sequence[bytes], places: Mapping[bytes, bytes]) -> int:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if digests[middle - 1] in places else (low, middle - 1)
     return low
+
+
+def tell(
+    chain: Chain, prompt: Sequence[int], answers: Sequence[Sequence[int]], places: Mapping[bytes, bytes]
+) -> tuple[tuple[Part, ...], list[bytes]]:
+    """A call by what its episode holds in these places: its prompt as parts, and its index entries.
+
+    `chain` is the prompt's.
+    """
+    num_known = longest_hit(chain.digests, places)
+    prefix = places[chain.digests[num_known - 1]] if num_known else None
+    covered = num_known * BLOCK_IDS
+    first = answers[0] if answers else ()
+    pieces = chunks(chain.key, (*prompt, *first), max(0, covered - 2 * BLOCK_IDS))
+    own = [piece for piece in pieces if piece.start >= covered and piece.end <= len(prompt)]
+    told = parts(prompt, prefix, own, places)
+    return told, index_entries(chain, num_known, told, prompt, answers, pieces)
 
 
 def parts(
@@ -166,14 +179,19 @@ def expanded(told: Iterable[Part], sequences: Sequences) -> tuple[int, ...]:
 
 
 def index_entries(
-    chain: Chain, num_known: int, told: Sequence[Part], prompt: Sequence[int], answers: Sequence[Sequence[int]]
+    chain: Chain,
+    num_known: int,
+    told: Sequence[Part],
+    prompt: Sequence[int],
+    answers: Sequence[Sequence[int]],
+    opening: Sequence[Chunk],
 ) -> list[bytes]:
     """What later calls of the episode can copy from this one: digest + `SPAN`, for its new blocks and chunks.
 
-    `chain` is the prompt's, of which `num_known` blocks were known, `told` the prompt's parts. Chunks of what the chain
-    does not cover are told again for every call, so that a copy leads to the latest sequence and neighbouring copies
-    stay one. Blocks are told only where they are mostly new: a prompt whose front changed would add one for every 64
-    ids of its history.
+    `chain` is the prompt's, of which `num_known` blocks were known, `told` the prompt's parts, `opening` the chunks of
+    the prompt with its first answer, from a little before what is known. Chunks of what the chain does not cover are
+    told again for every call, so that a copy leads to the latest sequence and neighbouring copies stay one. Blocks are
+    told only where they are mostly new: a prompt whose front changed would add one for every 64 ids of its history.
     """
     covered = num_known * BLOCK_IDS
     num_copied = sum(part.length for part in told if isinstance(part, Copy)) - covered
@@ -186,9 +204,10 @@ def index_entries(
             entries += [
                 digest + SPAN.pack(choice, 0, place * BLOCK_IDS) for place, digest in enumerate(digests, first + 1)
             ]
+        pieces = chunks(chain.key, (*prompt, *sampled), max(0, covered - 2 * BLOCK_IDS)) if choice else opening
         entries += [
             piece.digest + SPAN.pack(choice, piece.start, piece.end - piece.start)
-            for piece in chunks(chain.key, (*prompt, *sampled), max(0, covered - 2 * BLOCK_IDS))
+            for piece in pieces
             if choice == 0 or piece.end > len(prompt)
         ]
     return entries

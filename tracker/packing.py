@@ -51,10 +51,15 @@ def unpack_logprobs(packed: bytes) -> tuple[float, ...]:
     return tuple(_unpacked(packed, "fd"))
 
 
-def pack_body(plain: bytes, *, compress: bool) -> bytes:
-    """A body with a flag before it that says whether it is compressed."""
-    if compress and len(plain) >= MIN_COMPRESSED_BYTES:
-        short = zstandard.compress(plain, LEVEL)
+def body_compressor() -> zstandard.ZstdCompressor:
+    """What `pack_body` takes; for one thread at a time. To make one costs more than to use it."""
+    return zstandard.ZstdCompressor(level=LEVEL)
+
+
+def pack_body(plain: bytes, compressor: zstandard.ZstdCompressor | None = None) -> bytes:
+    """A body with a flag before it that says whether it is compressed, which it is where it gets shorter."""
+    if compressor is not None and len(plain) >= MIN_COMPRESSED_BYTES:
+        short = compressor.compress(plain)
         if len(short) < len(plain):
             return _ZSTD + short
     return _PLAIN + plain

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
+import zstandard
 
 from tracker.deltas import DIGEST_BYTES, Copy, Part, episode_key, expanded
 from tracker.errors import CorruptRecord
@@ -101,19 +102,21 @@ class Shelf(Record, frozen=True):
     """list index -> (call id, index of the call): who a record was, where the record itself cannot tell."""
 
 
-def contents_of(call: Call, *, compress: bool = True) -> Contents:
-    """The bodies of a call, each to be stored once for its episode."""
+def contents_of(call: Call, compressor: zstandard.ZstdCompressor | None = None) -> Contents:
+    """The bodies of a call, each to be stored once for its episode; compressed where there is a compressor."""
     key = episode_key(call.episode_id)
     own = (_frame(call), call.request, *(choice.message for choice in call.choices))
     plain = {_content_digest(key, body): body for body in (*own, *call.messages)}
     return Contents(
         own=tuple(_content_digest(key, body) for body in own),
         messages=tuple(_content_digest(key, body) for body in call.messages),
-        bodies={digest: pack_body(body, compress=compress) for digest, body in plain.items()},
+        bodies={digest: pack_body(body, compressor) for digest, body in plain.items()},
     )
 
 
-def record_of(call: Call, told: Iterable[Part], contents: Contents, *, compress: bool = True) -> bytes:
+def record_of(
+    call: Call, told: Iterable[Part], contents: Contents, compressor: zstandard.ZstdCompressor | None = None
+) -> bytes:
     """The record of a call; `told` is its prompt as copies and new ids."""
     body = _Body(
         receipt=call_digest(call),
@@ -133,7 +136,7 @@ def record_of(call: Call, told: Iterable[Part], contents: Contents, *, compress:
         usage=call.usage,
         prompting=call.prompting,
     )
-    sealed = bytes([RECORD_SCHEMA]) + pack_body(msgspec.msgpack.encode(body), compress=compress)
+    sealed = bytes([RECORD_SCHEMA]) + pack_body(msgspec.msgpack.encode(body), compressor)
     return _checksum(sealed) + sealed
 
 

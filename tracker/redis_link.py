@@ -45,9 +45,7 @@ class _Job:
 
     __slots__ = ("expires_s", "future", "is_sent", "num_replies", "packed", "repeat_until_s")
 
-    def __init__(
-        self, packed: Sequence[bytes], num_replies: int, expires_s: float, repeat_until_s: float | None
-    ) -> None:
+    def __init__(self, packed: bytes, num_replies: int, expires_s: float, repeat_until_s: float | None) -> None:
         self.packed = packed
         self.num_replies = num_replies
         self.is_sent = False
@@ -124,8 +122,12 @@ class RedisLink:
             raise Unsent("The connection to Redis is closed.")
         loop = asyncio.get_running_loop()
         now_s = loop.time()
-        packed = self._connection.pack_commands(commands)
-        job = _Job(packed, len(commands), now_s + timeout_s, None if repeat_s is None else now_s + repeat_s)
+        job = _Job(
+            b"".join(map(packed, commands)),
+            len(commands),
+            now_s + timeout_s,
+            None if repeat_s is None else now_s + repeat_s,
+        )
         self._queue.append(job)
         self._wake.set()
         timer = loop.call_at(job.expires_s, job.expire)
@@ -169,15 +171,18 @@ class RedisLink:
         jobs[:] = [job for job in jobs if not job.is_over]
         for job in jobs:
             job.is_sent = True
-        packed = [chunk for job in jobs for chunk in job.packed]
-        async with asyncio.timeout(self._stall_timeout_s):
-            await self._connection.send_packed_command(packed, check_health=False)
         not_now: list[_Job] = []
-        while jobs:
-            replies = [await self._reply() for _ in range(jobs[0].num_replies)]
-            job = jobs.pop(0)
-            if not self._settle(job, replies):
-                not_now.append(job)
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(self._stall_timeout_s) as stall:
+            await self._connection.send_packed_command([job.packed for job in jobs], check_health=False)
+            while jobs:
+                replies: list[Any] = []
+                for _ in range(jobs[0].num_replies):
+                    stall.reschedule(loop.time() + self._stall_timeout_s)
+                    replies.append(await self._reply())
+                job = jobs.pop(0)
+                if not self._settle(job, replies):
+                    not_now.append(job)
         if not_now:
             self._queue.extendleft(reversed(not_now))
             await asyncio.sleep(LATE_S)
@@ -185,8 +190,7 @@ class RedisLink:
     async def _reply(self) -> Any:
         """One reply; an error reply is returned, so that those behind it are still read."""
         try:
-            async with asyncio.timeout(self._stall_timeout_s):
-                return cast("Any", await self._connection.read_response(disconnect_on_error=False))
+            return cast("Any", await self._connection.read_response(disconnect_on_error=False))
         except BusyLoadingError:
             raise
         except ResponseError as error:
@@ -217,6 +221,19 @@ class RedisLink:
         if again:
             self._queue.extendleft(reversed(again))
             await asyncio.sleep(LATE_S)
+
+
+def packed(command: Command) -> bytes:
+    r"""A command as Redis reads it; much cheaper than the client library's own way, which takes any value.
+
+    >>> packed(("GET", b"k", 1))
+    b'*3\r\n$3\r\nGET\r\n$1\r\nk\r\n$1\r\n1\r\n'
+    """
+    parts = [b"*%d\r\n" % len(command)]
+    for value in command:
+        told = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
+        parts += (b"$%d\r\n" % len(told), told, b"\r\n")
+    return b"".join(parts)
 
 
 def _pool(url: str) -> ConnectionPool:

@@ -247,7 +247,7 @@ end_intent(prefix, due, episode, call, intent)
 active(ended)
 touch(ttl)
 if note ~= '' then leave_note(unpack(cmsgpack.unpack(note))) end
-return 'ok'
+return {'ok', position}
 """,
     allow_oom=True,
 )

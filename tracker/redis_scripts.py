@@ -110,8 +110,9 @@ async def find_chunks(run: Run, keys: RedisKeys, episode_id: str, digests: Seque
     return {digest: place for digest, place in zip(digests, places, strict=True) if place is not None}
 
 
-async def end_call(run: Run, keys: RedisKeys, ending: Ending) -> str:
-    """`ok`, `known` (recorded before), `lost` (given up before), `refused` (no intent) or `missing` (a body)."""
+async def end_call(run: Run, keys: RedisKeys, ending: Ending) -> tuple[str, int]:
+    """(`ok`, list index of the record), or with -1 `known` (recorded before), `lost` (given up before), `refused` (no
+    intent) or `missing` (a body)."""
     arguments: list[Argument] = [
         *(keys.prefix, EPISODE_TTL_MS, ending.episode_id, ending.call_id, int(ending.lost), ending.record),
         *(b"".join(ending.own), b"".join(ending.messages)),
@@ -120,7 +121,8 @@ async def end_call(run: Run, keys: RedisKeys, ending: Ending) -> str:
     ]
     for digest, body in ending.bodies.items():
         arguments += (digest, body)
-    return _word(await run(lua.END, [*keys.episode(ending.episode_id), keys.due], arguments))
+    reply = await run(lua.END, [*keys.episode(ending.episode_id), keys.due], arguments)
+    return (_word(reply[0]), reply[1]) if isinstance(reply, list) else (_word(reply), -1)
 
 
 async def forget_call(run: Run, keys: RedisKeys, intent: Intent) -> bool:

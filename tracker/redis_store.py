@@ -20,11 +20,13 @@ from tracker import redis_claims as claims
 from tracker import redis_quotas as quotas
 from tracker import redis_scripts as scripts
 from tracker.claims import Claim, Claimed, Note
-from tracker.deltas import BLOCK_IDS, Chain, chunks, episode_key, index_entries, parts
+from tracker.deltas import BLOCK_IDS, Chain, chunks, episode_key, tell
 from tracker.errors import Conflict, Gone, NotFound, Unavailable
 from tracker.intents import lost_call
+from tracker.local_index import Known, LocalIndex
+from tracker.packing import body_compressor
 from tracker.quotas import Place, Quota, Refusal
-from tracker.records import contents_of, record_of
+from tracker.records import Contents, contents_of, record_of
 from tracker.redis_keys import RedisKeys
 from tracker.redis_link import Command, Unsent
 from tracker.redis_reading import head_of, intent_of, pairs, shelf_of, view_of
@@ -45,6 +47,8 @@ class RedisStore:
         self._keys = RedisKeys(prefix)
         self._redis = RedisRunner(url, patience or Patience(), strict=strict)
         self._owned: set[asyncio.Task[Any]] = set()
+        self._local = LocalIndex()
+        self._compressor = body_compressor()
 
     @classmethod
     async def connect(
@@ -217,32 +221,46 @@ class RedisStore:
 
     async def _append(self, call: Call, note: Note | None, *, lost: bool = False) -> str:
         """Record a call: find what the episode holds of it, then store the rest in one script."""
-        run, key = self._redis.patient(), episode_key(call.episode_id)
-        chain = Chain(key).extend(call.prompt_ids)
-        contents = contents_of(call)
-        wanted = (*contents.own, *contents.messages)
-        located = await scripts.locate(run, self._keys, call.episode_id, chain.digests, wanted)
-        pieces = chunks(key, call.prompt_ids, located.num_blocks * BLOCK_IDS)
-        places = await scripts.find_chunks(run, self._keys, call.episode_id, [piece.digest for piece in pieces])
-        told = parts(call.prompt_ids, located.place, pieces, places)
+        run = self._redis.patient()
+        chain = Chain(episode_key(call.episode_id)).extend(call.prompt_ids)
+        contents = contents_of(call, self._compressor)
+        held = self._local.known(call.episode_id, call.index) or await self._look(run, call, chain, contents)
         answers = [choice.sampled_ids for choice in call.choices]
+        told, entries = tell(chain, call.prompt_ids, answers, held.places)
         ending = scripts.Ending(
             episode_id=call.episode_id,
             call_id=call.call_id,
-            record=record_of(call, told, contents),
+            record=record_of(call, told, contents, self._compressor),
             own=contents.own,
             messages=contents.messages,
-            bodies={wanted[n]: contents.bodies[wanted[n]] for n in located.missing},
-            entries=tuple(index_entries(chain, located.num_blocks, told, call.prompt_ids, answers)),
+            bodies={digest: body for digest, body in contents.bodies.items() if digest not in held.bodies},
+            entries=tuple(entries),
             ended_ms=call.ended_ms,
             note=claims.packed_note(self._keys, call, note),
             lost=lost,
         )
-        word = await scripts.end_call(run, self._keys, ending)
+        word, position = await scripts.end_call(run, self._keys, ending)
         if word == "missing":  # what was found a moment ago is damaged or gone: send every body
             ending = msgspec.structs.replace(ending, bodies=contents.bodies)
-            word = await scripts.end_call(run, self._keys, ending)
+            word, position = await scripts.end_call(run, self._keys, ending)
+        if word == "ok":
+            self._local.note(call.episode_id, position, ending.entries, contents.bodies)
         return word
+
+    async def _look(self, run: scripts.Run, call: Call, chain: Chain, contents: Contents) -> Known:
+        """Ask Redis what the episode holds that this call can be told by."""
+        wanted = (*contents.own, *contents.messages)
+        located = await scripts.locate(run, self._keys, call.episode_id, chain.digests, wanted)
+        held = Known()
+        if located.place is not None:
+            held.places.update(dict.fromkeys(chain.digests[: located.num_blocks], located.place))
+        pieces = chunks(chain.key, call.prompt_ids, located.num_blocks * BLOCK_IDS)
+        held.places.update(
+            await scripts.find_chunks(run, self._keys, call.episode_id, [piece.digest for piece in pieces])
+        )
+        held.bodies.update(wanted)
+        held.bodies.difference_update(wanted[number] for number in located.missing)
+        return held
 
     def _own(self, work: Coroutine[Any, Any, ResultT]) -> asyncio.Task[ResultT]:
         """Run it to its end whoever cancels; `close` waits for it."""

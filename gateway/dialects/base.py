@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Mapping
-from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -106,9 +106,13 @@ class Target(Record, frozen=True):
 class Writer(Protocol):
     """Writes one answer for the agent: what the engine said, event by event, in the words of the dialect.
 
-    It is fed in order, each event after `Capture.feed` has stripped what the agent did not ask for. A writer that is an
-    `ErrorForm` too tells the errors of its own call, for dialects whose error event belongs to those before it.
+    It is fed in order, each event after `Capture.feed` has stripped what the agent did not ask for.
     """
+
+    @property
+    def error_form(self) -> ErrorForm | None:
+        """What tells the errors of this call, in dialects whose error event belongs to those before it."""
+        ...
 
     def event(self, said: Json) -> bytes:
         """What the agent gets for one event of a streamed answer: no, one or several whole events."""
@@ -123,7 +127,6 @@ class Writer(Protocol):
         ...
 
 
-@runtime_checkable
 class ErrorForm(Protocol):
     """How a dialect tells an error."""
 

@@ -44,6 +44,10 @@ class PassingWriter:
         self._call_id = call_id
         self._model = asked.model
 
+    @property
+    def error_form(self) -> None:
+        """Its errors are those of the dialect."""
+
     def event(self, said: Json) -> bytes:
         """The event, relabelled."""
         return encode_event(self.whole(said))

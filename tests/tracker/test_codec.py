@@ -12,6 +12,7 @@ from tests.tracker.call_strategies import call_of, episodes, intent
 from tracker.codec import ARCHIVE_MAGIC, decode_calls, encode_calls
 from tracker.errors import CorruptRecord
 from tracker.packing import pack_ids, pack_logprobs, unpack_ids, unpack_logprobs
+from tracker.packing import body_compressor
 from tracker.receipts import call_digest
 from tracker.records import Shelf, contents_of, joined, read_shelf, record_of
 from tracker.types import Call, Choice, Reason
@@ -23,14 +24,15 @@ def shelf_of(calls: tuple[Call, ...]) -> Shelf:
     messages: dict[bytes, int] = {}
     bodies: dict[bytes, bytes] = {}
     records: list[bytes] = []
+    compressor = body_compressor()
     for call in calls:
-        contents = contents_of(call)
+        contents = contents_of(call, compressor)
         bodies.update(contents.bodies)
         numbers = [
             [known.setdefault(digest, len(known)) for digest in digests]
             for known, digests in ((own, contents.own), (messages, contents.messages))
         ]
-        records.append(joined(*numbers, record_of(call, (call.prompt_ids,), contents)))
+        records.append(joined(*numbers, record_of(call, (call.prompt_ids,), contents, compressor)))
     return Shelf(
         episode_id="ep-1",
         records=tuple(records),

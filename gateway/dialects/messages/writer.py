@@ -31,6 +31,10 @@ class MessagesWriter:
         self._ending = _Ending()
         self._has_begun = False
 
+    @property
+    def error_form(self) -> None:
+        """Its errors are those of the dialect."""
+
     def event(self, said: Json) -> bytes:
         """The events for one of the engine's."""
         choices = _choices(said)

@@ -52,6 +52,11 @@ class ResponsesWriter(OpenAIForm):
 
     # whole
 
+    @property
+    def error_form(self) -> ResponsesWriter:
+        """An error is the last event of its own stream."""
+        return self
+
     def whole(self, said: Json) -> bytes:
         """The response object."""
         choice = _choice(said)

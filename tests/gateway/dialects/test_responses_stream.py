@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from gateway.dialects.base import ErrorForm, Limits
+from gateway.dialects.base import Limits
 from gateway.dialects.responses.dialect import Responses, answer_items
 from gateway.dialects.responses.items_in import Conversation
 from gateway.dialects.responses.stream import ResponsesWriter
@@ -282,7 +282,7 @@ def test_only_the_call_that_was_cut_is_incomplete() -> None:
 
 def test_a_failure_is_an_error_that_clients_raise_and_a_failed_response() -> None:
     writes = writer()
-    assert isinstance(writes, ErrorForm)
+    assert writes.error_form is writes
     sent = read(writes.event(chunk({"content": "a"})))
     error, failed = read(writes.error_event(UpstreamFailed("The engine broke off its answer.")))
     assert [error["sequence_number"], failed["sequence_number"]] == [len(sent), len(sent) + 1]
