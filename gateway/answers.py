@@ -12,7 +12,7 @@ from starlette.responses import Response
 from gateway.dialects.base import ErrorForm
 from gateway.dialects.messages.form import MessagesForm
 from gateway.dialects.openai_form import OpenAIForm
-from tracker.errors import Gone, HoneError
+from tracker.errors import BudgetExceeded, Gone, HoneError
 from tracker.types import Record
 
 JSON: Final = "application/json"
@@ -51,7 +51,7 @@ def error_answer(error: HoneError, form: ErrorForm | None = None) -> JsonRespons
     retry_after_s = getattr(error, "retry_after_s", None)
     if retry_after_s is not None:
         headers["Retry-After"] = str(retry_after_s)
-    if isinstance(error, Gone):
+    if isinstance(error, Gone | BudgetExceeded):
         headers["x-should-retry"] = "false"  # SDKs would try again otherwise
     return JsonResponse((form or OpenAIForm()).error_body(error), status_code=error.status, headers=headers)
 

@@ -10,6 +10,7 @@ from gateway.admission import Admitted
 from gateway.auth import Caller
 from gateway.conversation import Conversation, answer_of, traces_of
 from gateway.dialects.base import Asked
+from gateway.meters import Meter
 from gateway.paths import AgentPath
 from tracker.claims import Note
 from tracker.types import Call, CallState, Record
@@ -24,6 +25,8 @@ class Arrival(Record, frozen=True):
     conversation: Conversation
     body_digest: str
     """SHA-256 (hex) of the body as it came."""
+    meter: Meter
+    """What it takes of its key."""
     retry: int = 0
     """The SDK's retry count."""
 

@@ -1,29 +1,42 @@
 """Who is calling: API keys, and session keys that are good for one episode.
 
-An API key is random, shown once and stored as its SHA-256. A session key is derived from a secret that SQL holds, the
-tenant and the episode id, so it is checked without SQL and every gateway derives the same one. It carries no scope:
-its bearer can call for its episode and end it, nothing else. What a caller may do is asked at each route; which
-episode a call belongs to is left to `identity.py`.
+An API key is random, shown once and stored as its SHA-256 (why no slower hash: `tracker/keys.py`). A session key is
+derived from a secret that SQL holds, the tenant and the episode id, so that every gateway derives the same one; it is
+compared in constant time. It carries no scope: its bearer can call for its episode and end it, nothing else, and it is
+good no longer than the key that opened the episode. What SQL says of a key is believed for `CACHE_MS`, under its whole
+digest; that a key is not there is asked anew each time. So a revocation or a rotation holds everywhere within that
+time, at once where it was done. What a caller may do is asked at each route; which episode a call belongs to is left to
+`identity.py`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import re
 import secrets
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from tracker.clock import Clock
-from tracker.errors import Forbidden, Unauthorized
+from tracker.errors import Forbidden, NotFound, Unauthorized, Unavailable
+from tracker.quotas import Quota, day_of
 from tracker.store import Ledger
-from tracker.types import ID_PATTERN, Key, Record, Scope
+from tracker.types import ID_PATTERN, NO_LIMITS, Key, Record, Scope
 
 CACHE_MS: Final = 5_000
 """How long a look-up is believed; a revoked key works this much longer at most."""
 CACHE_SIZE: Final = 4_096
+LOOK_UP_S: Final = 5.0
+"""How long a look-up may take before the request is refused."""
+STALE_MS: Final = 60_000
+STALE_WAIT_S: Final = 0.25
+"""Calls of open episodes go on while SQL is away: of a key that was looked up within `STALE_MS`, what was found then is
+believed if no newer answer comes in this time. Nobody can revoke a key while SQL is away."""
 MAX_KEY_CHARS: Final = 512
 SESSION_KEY: Final = re.compile(rf"hone-ep-([0-9a-f]{{32}})-([0-9a-f]{{32}})-({ID_PATTERN})")
+AWAY: Final = "The database does not say whether this key is good; try again."
 HOW: Final = "Send an API key as 'Authorization: Bearer KEY' or 'x-api-key: KEY' (hone keys create makes one)."
 
 
@@ -35,6 +48,8 @@ class Caller(Record, frozen=True):
     scopes: tuple[Scope, ...] = ()
     episode_id: str | None = None
     """Set for a session key: the one episode it is good for."""
+    quota: Quota | None = None
+    """What calls with this key may take; `None` where it has no limits, and for a session key, whose opener has."""
 
     def may(self, *scopes: Scope) -> bool:
         """Whether one of these scopes is held; `admin` implies all."""
@@ -54,7 +69,8 @@ class KeyRing:
         self._ledger = ledger
         self._secret = secret
         self._clock = clock
-        self._seen: dict[str, tuple[Key | None, int]] = {}
+        self._by_digest = _Known(self._find, clock)
+        self._by_id = _Known(self._get, clock)
 
     async def authenticate(self, authorization: str | None, x_api_key: str | None) -> Caller:
         """The caller behind these two headers; raises `Unauthorized`. If both are sent, they must agree."""
@@ -62,16 +78,35 @@ class KeyRing:
         session = SESSION_KEY.fullmatch(key)
         if session is not None:
             return self._session_caller(session)
-        stored = await self._find(digest(key))
-        if stored is None or stored.revoked_ms is not None:
+        found = await self._by_digest.get(digest(key))
+        if found is None:
             raise Unauthorized(f"This API key is not valid. {HOW}")
-        if stored.expires_ms is not None and stored.expires_ms <= self._clock.now_ms():
-            raise Unauthorized(f"This API key has expired. {HOW}")
-        return Caller(tenant=stored.tenant, key_id=stored.key_id, scopes=stored.scopes)
+        self._refuse_ended(found.key)
+        stored = found.key
+        return Caller(tenant=stored.tenant, key_id=stored.key_id, scopes=stored.scopes, quota=found.quota)
+
+    async def opener(self, tenant: str, key_id: str) -> Quota | None:
+        """The limits of the key that opened an episode, if it has any; raises `Unauthorized` if it is good no more."""
+        found = await self._by_id.get_or_stale(f"{tenant} {key_id}") if key_id else None
+        if found is None:
+            return None
+        self._refuse_ended(found.key)
+        return found.quota
+
+    def forget(self) -> None:
+        """Believe nothing that was looked up before now."""
+        self._by_digest.forget()
+        self._by_id.forget()
 
     def session_key(self, tenant: str, episode_id: str) -> str:
         """The key of one episode (`ep-` and 32 hex digits), the same each time."""
         return f"hone-{episode_id}-{self._mac(tenant, episode_id)}-{tenant}"
+
+    def _refuse_ended(self, key: Key) -> None:
+        if key.revoked_ms is not None:
+            raise Unauthorized(f"This API key is not valid. {HOW}")
+        if key.expires_ms is not None and key.expires_ms <= self._clock.now_ms():
+            raise Unauthorized(f"This API key has expired. {HOW}")
 
     def _session_caller(self, session: re.Match[str]) -> Caller:
         episode_id, tenant = f"ep-{session[1]}", session[3]
@@ -83,16 +118,100 @@ class KeyRing:
         message = f"session-key:1:{tenant}:{episode_id}".encode()
         return hmac.new(self._secret, message, hashlib.sha256).hexdigest()[:32]
 
-    async def _find(self, key_digest: str) -> Key | None:
-        now_ms = self._clock.now_ms()
-        found, until_ms = self._seen.get(key_digest, (None, 0))
-        if now_ms < until_ms:
-            return found
-        found = await self._ledger.find_key(key_digest)
-        if len(self._seen) >= CACHE_SIZE:
-            self._seen.clear()
-        self._seen[key_digest] = (found, now_ms + (CACHE_MS if found is not None else 0))
+    async def _find(self, key_digest: str) -> _Found | None:
+        key = await self._ledger.find_key(key_digest)
+        return None if key is None else _Found(key=key, quota=await self._quota(key))
+
+    async def _get(self, named: str) -> _Found | None:
+        tenant, _, key_id = named.partition(" ")
+        try:
+            key = await self._ledger.get_key(tenant, key_id)
+        except NotFound:
+            return None
+        return _Found(key=key, quota=await self._quota(key))
+
+    async def _quota(self, key: Key) -> Quota | None:
+        limits = key.limits
+        if limits == NO_LIMITS:
+            return None
+        if limits.token_budget is None and limits.token_budget_per_day is None:
+            return Quota(key_id=key.key_id, limits=limits)
+        day = day_of(self._clock.now_ms())
+        in_all, today = (await self._ledger.key_usage([key.key_id], day))[key.key_id]
+        return Quota(key_id=key.key_id, limits=limits, spent=in_all.tokens, spent_today=today.tokens, day=day)
+
+
+class _Found(Record, frozen=True):
+    """What was looked up of a key."""
+
+    key: Key
+    quota: Quota | None = None
+
+
+class _Known:
+    """Look-ups that are believed for `CACHE_MS`; whoever asks meanwhile for the same waits for the one that runs.
+
+    Only what was found is kept. Its age is counted from before SQL was asked, and by a clock that was set back it is
+    no longer known.
+    """
+
+    def __init__(self, look: Callable[[str], Awaitable[_Found | None]], clock: Clock) -> None:
+        self._look = look
+        self._clock = clock
+        self._kept: dict[str, tuple[_Found, int]] = {}
+        self._asked: dict[str, asyncio.Task[_Found | None]] = {}
+
+    async def get(self, name: str) -> _Found | None:
+        kept = self._kept.get(name)
+        if kept is not None and 0 <= self._clock.now_ms() - kept[1] < CACHE_MS:
+            return kept[0]
+        task = self._asked.get(name)
+        if task is None:
+            task = self._asked[name] = asyncio.create_task(self._ask(name, self._kept, self._asked))
+            task.add_done_callback(_heard)
+        return await asyncio.shield(task)
+
+    async def get_or_stale(self, name: str) -> _Found | None:
+        """The same; what is known already where SQL does not say soon."""
+        if name not in self._kept:
+            return await self.get(name)
+        try:
+            async with asyncio.timeout(STALE_WAIT_S):
+                return await self.get(name)
+        except (TimeoutError, Unavailable):
+            kept = self._kept.get(name)
+            if kept is None or not 0 <= self._clock.now_ms() - kept[1] < STALE_MS:
+                raise Unavailable(AWAY) from None
+            return kept[0]
+
+    def forget(self) -> None:
+        """Look-ups that still run are for those who wait for them alone."""
+        self._kept, self._asked = {}, {}
+
+    async def _ask(
+        self, name: str, kept: dict[str, tuple[_Found, int]], asked: dict[str, asyncio.Task[_Found | None]]
+    ) -> _Found | None:
+        at_ms = self._clock.now_ms()
+        try:
+            async with asyncio.timeout(LOOK_UP_S):
+                found = await self._look(name)
+        except TimeoutError:
+            raise Unavailable(AWAY) from None
+        finally:
+            asked.pop(name, None)
+        if len(kept) >= CACHE_SIZE:
+            kept.clear()
+        if found is None:
+            kept.pop(name, None)
+        else:
+            kept[name] = (found, at_ms)
         return found
+
+
+def _heard(task: asyncio.Task[_Found | None]) -> None:
+    """Whoever asked may have left; what went wrong is then nobody's."""
+    if not task.cancelled():
+        task.exception()
 
 
 def mint() -> tuple[str, str]:

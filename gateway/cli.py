@@ -21,6 +21,7 @@ from gateway.demo.show import DemoSettings, run_demo
 from gateway.doctor.checks import examine
 from gateway.doctor.engines import RehearsalEngine
 from gateway.doctor.rehearsal import Rehearsal, rehearse
+from gateway.key_commands import keys
 from gateway.local.up import up as run_up
 from gateway.routes.views import row_view
 from gateway.serve import serve
@@ -30,11 +31,10 @@ from tracker.errors import HoneError, SettingsError
 from tracker.lines import lineage_line
 from tracker.settings import StoreSettings, load_stores
 from tracker.sql import downgrade, upgrade
-from tracker.types import DEFAULT, Key, Scope
+from tracker.types import DEFAULT
 
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train your agent.")
-keys = typer.Typer(no_args_is_help=True, help="API keys of a data folder.")
 app.add_typer(keys, name="keys")
 tenants = typer.Typer(no_args_is_help=True, help="What tenants' archives are encrypted with.")
 app.add_typer(tenants, name="tenants")
@@ -195,12 +195,12 @@ def verify_stored(
 def shred_tenant(
     tenant: str, yes: Annotated[bool, typer.Option("--yes", help="Do not ask: it cannot be undone.")] = False
 ) -> None:
-    """Make a key. It is shown once."""
-    secret, key = asyncio.run(desk.create_key(_stores(), scope, tenant, label, expires_days))
-    if as_json:
-        _echo_json({"key": secret, **_key_view(key)})
-    else:
-        typer.echo(secret)
+    """Delete a tenant's key: tokens and text of all its archived episodes become unreadable, for ever."""
+    if not yes:
+        asked = f"Tokens and text of every archived episode of {tenant} will be unreadable for ever. Go on?"
+        typer.confirm(asked, abort=True)
+    num_keys = asyncio.run(desk.shred_tenant(_stores(), tenant))
+    typer.echo(f"{num_keys} keys of {tenant} are shredded.")
 
 
 @tenants.command("rewrap")
@@ -223,13 +223,6 @@ def _become(module: str, arguments: list[str]) -> None:
         os.execv(sys.executable, [sys.executable, "-m", module, *arguments])  # noqa: S606 - no shell is wanted
     except OSError as error:
         raise SettingsError(f"{module} could not be started: {error.strerror}.") from error
-
-
-def _key_view(key: Key) -> dict[str, Any]:
-    """A key as people see it: the digest stays in the database."""
-    shown = plain(key)
-    del shown["digest"]
-    return shown
 
 
 def _echo_json(value: dict[str, Any]) -> None:

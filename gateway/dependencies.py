@@ -9,6 +9,7 @@ from gateway.background import Duties
 from gateway.engines import EnginePool
 from gateway.hotswap import HotSwap
 from gateway.lookups import RunCache, VersionBook
+from gateway.meters import Meters
 from gateway.metrics import Metrics
 from gateway.settings import GatewaySettings
 from gateway.tracing import Tracing
@@ -25,6 +26,7 @@ class Services:
     ledger: Ledger
     batches: Batches
     keys: KeyRing
+    meters: Meters
     engines: EnginePool
     runs: RunCache
     versions: VersionBook

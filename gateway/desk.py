@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import re
-import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
 from sqlalchemy import make_url
 
+from gateway.auditing import act_of_desk, attempted
 from gateway.auth import mint
+from gateway.key_making import MAX_GRACE_S, Wanted, check_limits, made, told_of
 from tracker.clock import SystemClock
 from tracker.errors import BadRequest, SettingsError
 from tracker.ledger import SqlLedger
 from tracker.lines import EpisodeLineage
+from tracker.quotas import day_of
 from tracker.settings import StoreSettings
 from tracker.sql import open_engine, upgrade
 from tracker.types import EpisodeRow, Key, KeyUsage
@@ -37,40 +38,48 @@ async def open_ledger(stores: StoreSettings) -> AsyncGenerator[SqlLedger]:
         await ledger.close()
 
 
-async def create_key(
-    stores: StoreSettings, scopes: Sequence[Scope], tenant: str, label: str, expires_days: float | None
-) -> tuple[str, Key]:
+async def create_key(stores: StoreSettings, wanted: Wanted) -> tuple[str, Key]:
     """A new key, which is told this once, and what is stored of it."""
-    if not scopes:
-        raise BadRequest(f"Give the key a scope: --scope {' | '.join(Scope)}.")
-    if not re.fullmatch(ID_PATTERN, tenant):
-        raise BadRequest(f"A tenant's name matches {ID_PATTERN}.")
-    secret, key_digest = mint()
-    now_ms = SystemClock().now_ms()
-    key = Key(
-        key_id=f"key-{secrets.token_hex(8)}",
-        digest=key_digest,
-        tenant=tenant,
-        scopes=tuple(dict.fromkeys(scopes)),
-        label=label,
-        created_ms=now_ms,
-        expires_ms=None if expires_days is None else now_ms + int(expires_days * 86_400_000),
-    )
+    secret, key = made(wanted, SystemClock().now_ms())
+    act = act_of_desk(key.tenant, "key.create", key.key_id, told_of(key))
     async with open_ledger(stores) as ledger:
-        await ledger.add_key(key)
+        await ledger.add_key(key, act)
     return secret, key
 
 
-async def list_keys(stores: StoreSettings, tenant: str) -> list[Key]:
-    """Every key of a tenant, without the keys themselves."""
+async def list_keys(stores: StoreSettings, tenant: str) -> list[tuple[Key, tuple[KeyUsage, KeyUsage]]]:
+    """Every key of a tenant, without the keys themselves, and what calls with it took: in all, and today."""
     async with open_ledger(stores) as ledger:
-        return await ledger.list_keys(tenant)
+        keys = await ledger.list_keys(tenant)
+        usage = await ledger.key_usage([key.key_id for key in keys], day_of(SystemClock().now_ms()))
+    return [(key, usage[key.key_id]) for key in keys]
 
 
-async def revoke_key(stores: StoreSettings, tenant: str, key_id: str) -> None:
+async def rotate_key(stores: StoreSettings, tenant: str, key_id: str, grace_s: float) -> tuple[str, Key]:
+    """Another secret for a key; the old one works until the grace is over."""
+    if not 0 <= grace_s <= MAX_GRACE_S:
+        raise BadRequest(f"The grace is from 0 to {MAX_GRACE_S} seconds.")
+    secret, key_digest = mint()
+    until_ms = SystemClock().now_ms() + int(grace_s * 1000)
+    act = act_of_desk(tenant, "key.rotate", key_id, {"grace_s": grace_s})
+    async with open_ledger(stores) as ledger, attempted(ledger, act):
+        key = await ledger.rotate_key(tenant, key_id, key_digest, until_ms, act)
+    return secret, key
+
+
+async def limit_key(stores: StoreSettings, tenant: str, key_id: str, changes: Mapping[str, int | None]) -> Key:
+    """Change the limits that are named; `None` takes one away."""
+    check_limits(changes)
+    act = act_of_desk(tenant, "key.limit", key_id, changes)
+    async with open_ledger(stores) as ledger, attempted(ledger, act):
+        return await ledger.limit_key(tenant, key_id, changes, act)
+
+
+async def revoke_key(stores: StoreSettings, tenant: str, key_id: str) -> Key:
     """A running gateway refuses the key within seconds."""
-    async with open_ledger(stores) as ledger:
-        await ledger.revoke_key(tenant, key_id, SystemClock().now_ms())
+    act = act_of_desk(tenant, "key.revoke", key_id)
+    async with open_ledger(stores) as ledger, attempted(ledger, act):
+        return await ledger.revoke_key(tenant, key_id, SystemClock().now_ms(), act)
 
 
 async def list_episodes(

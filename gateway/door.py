@@ -30,6 +30,7 @@ from gateway.embeddings import Embeddings, Servers, parse_embeddings
 from gateway.exact.threads import Threads
 from gateway.identity import call_id_of
 from gateway.joining import Joining
+from gateway.meters import Meter, Payer
 from gateway.metrics import METHODS, NONE, OTHER
 from gateway.orders import Order
 from gateway.paths import AgentPath, normalise
@@ -173,30 +174,42 @@ class Door:
             return self._models(path.model)
         if b"stream=true" in query.lower().split(b"&"):
             raise BadRequest("stream: an answer that is there already is given whole; leave it out.", param="stream")
+        if caller.episode_id is not None:  # a session key whose opener was revoked reads nothing
+            row = await self._services.ledger.get_episode(caller.tenant, caller.episode_id)
+            await self._services.keys.opener(caller.tenant, row.head.key_id)
         return await self._responses.read(caller.tenant, path.response, caller.episode_id)
 
     async def _serve(
         self, dialect: Dialect, arrival: Arrival, headers: RequestHeaders, reply: Reply, client: ClientWatch
     ) -> None:
         """Serve a call; in another episode if the one it was given ended a moment ago and the call did not name it."""
-        order = await self._order(dialect, arrival, headers, reply)
-        try:
-            call = await self._proxy.serve(order, reply, client)
-        except Gone:
-            if order.trail is None:
-                raise
-            order = await self._order(dialect, arrival, headers, reply, order.episode_id)
-            call = await self._proxy.serve(order, reply, client)
+        async with arrival.meter:
+            order = await self._order(dialect, arrival, headers, reply)
+            try:
+                call = await self._proxy.serve(order, reply, client)
+            except Gone:
+                if order.trail is None:
+                    raise
+                order = await self._order(dialect, arrival, headers, reply, order.episode_id)
+                call = await self._proxy.serve(order, reply, client)
         if call is not None:
             self._responses.keep(call)
+
+    async def _meter(self, caller: Caller) -> Meter:
+        """Whose key a call counts against: with a session key, the one that opened its episode."""
+        key_id, quota = caller.key_id, caller.quota
+        if caller.episode_id is not None:
+            key_id = (await self._admission.admit(caller.tenant, caller.episode_id)).head.key_id
+            quota = await self._services.keys.opener(caller.tenant, key_id)
+        return self._services.meters.meter(Payer(key_id=key_id, quota=quota))
 
     async def _embed(self, caller: Caller, body: bytes, reply: Reply, receive: Receive) -> None:
         """Passed through and not recorded; the key of an episode that has ended is good for nothing here either."""
         asked = parse_embeddings(body)
         if caller.episode_id is not None:
             await self._admission.check_open(caller.tenant, caller.episode_id)
-        async with ClientWatch(receive) as client:
-            await self._embeddings.serve(asked, reply, client)
+        async with await self._meter(caller) as meter, ClientWatch(receive) as client:
+            meter.take(await self._embeddings.serve(asked, reply, client))
 
     async def _read_body(self, headers: RequestHeaders, receive: Receive) -> bytes:
         settings = self._services.settings
@@ -220,6 +233,7 @@ class Door:
             asked=asked,
             conversation=conversation_of(asked),
             body_digest=hashlib.sha256(body).hexdigest(),
+            meter=await self._meter(caller),
             retry=int(retry) if _RETRY.fullmatch(retry) else 0,
         )
 
@@ -247,6 +261,7 @@ class Door:
             body_digest=arrival.body_digest,
             retry=arrival.retry,
             shape=shape,
+            meter=arrival.meter,
             lineage=joined.lineage,
             trail=joined.trail,
             traceparent=None if self._services.tracing is None else headers.one("traceparent"),

@@ -40,6 +40,10 @@ class _Known(msgspec.Struct):
     stream: bool | None = None
 
 
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+
+
 def parse_embeddings(body: bytes) -> EmbeddingsRequest:
     """Understand a request; raises `BadRequest`, saying what to write instead."""
     fields = parse_fields(body)
@@ -78,19 +82,21 @@ class Embeddings:
         self._servers = servers
         self._timeout_s = timeout_s
 
-    async def serve(self, asked: EmbeddingsRequest, reply: Reply, client: ClientWatch) -> None:
-        """Answer one request; the server is told to stop where the client leaves."""
+    async def serve(self, asked: EmbeddingsRequest, reply: Reply, client: ClientWatch) -> int:
+        """Answer one request, and say how many tokens it took; the server is told to stop where the client leaves."""
         route = self._route(asked.model)
         try:
             async with client.guard(), asyncio.timeout(self._timeout_s), self._ask(asked, route) as answer:
                 said = await answer.whole()
         except ClientGone:
-            return
+            return 0
         except TimeoutError:
             raise UpstreamFailed(f"No embeddings came within {self._timeout_s:g} s.") from None
         if isinstance(route, UpstreamRoute):
             said = self._servers.upstreams.without_key(route, said)
-        await reply.whole(_relabelled(said, asked.model))
+        fields = _fields(said)
+        await reply.whole(_relabelled(fields, asked.model))
+        return _tokens(fields)
 
     def _route(self, model: str) -> Route:
         """As for calls; the engine's own name for a base model means that one too."""
@@ -117,10 +123,21 @@ def _body(asked: EmbeddingsRequest, model: str) -> bytes:
     return msgspec.json.encode({**asked.fields, "model": model})
 
 
-def _relabelled(said: bytes, model: str) -> bytes:
-    """The answer under the name that was asked for; its numbers are not touched."""
+def _fields(said: bytes) -> dict[str, msgspec.Raw]:
     try:
-        fields = msgspec.json.decode(said, type=dict[str, msgspec.Raw])
+        return msgspec.json.decode(said, type=dict[str, msgspec.Raw])
     except msgspec.DecodeError as error:
         raise UpstreamFailed("The answer is no JSON object.") from error
+
+
+def _relabelled(fields: dict[str, msgspec.Raw], model: str) -> bytes:
+    """The answer under the name that was asked for; its numbers are not touched."""
     return msgspec.json.encode({**fields, "model": model} if "model" in fields else fields)
+
+
+def _tokens(fields: dict[str, msgspec.Raw]) -> int:
+    """What the server says that it read; 0 where it says nothing that is understood."""
+    try:
+        return max(0, msgspec.json.decode(fields.get("usage", b"{}"), type=_Usage).prompt_tokens)
+    except msgspec.DecodeError:
+        return 0

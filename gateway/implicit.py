@@ -17,6 +17,7 @@ import msgspec
 
 from gateway.admission import BEST_EFFORT, Admission, Admitted
 from gateway.arrivals import Arrival, Joined, Trail
+from gateway.auth import Caller
 from gateway.conversation import task_of, thread_of
 from gateway.dependencies import Services
 from gateway.identity import EPISODE_PREFIX, episode_id_of, scope_of, session_of, task_named
@@ -87,31 +88,32 @@ class ImplicitEpisodes:
             if run.record != BEST_EFFORT:
                 raise
             with contextlib.suppress(Unavailable):
-                await self._open(tenant, claim.proposed, task)
+                await self._open(arrival.caller, claim.proposed, task)
             return Joined(admitted=await self._admission.admit(tenant, claim.proposed))
         if not claimed.is_open:
-            return Joined(admitted=await self._open(tenant, claimed.episode_id, task), trail=trail)
+            return Joined(admitted=await self._open(arrival.caller, claimed.episode_id, task), trail=trail)
         try:
             admitted = await self._admission.admit(tenant, claimed.episode_id)
         except Gone:  # its end is in SQL already, and the episode store is about to hear of it
             if claim.avoided:
-                return Joined(admitted=await self._open(tenant, claim.proposed, task), trail=trail)
+                return Joined(admitted=await self._open(arrival.caller, claim.proposed, task), trail=trail)
             again = msgspec.structs.replace(claim, avoided=claimed.episode_id)
             return await self._claim(again, arrival, trail, task)
         return Joined(admitted=admitted, lineage=claimed.role, trail=trail)
 
-    async def _open(self, tenant: str, episode_id: str, task: str) -> Admitted:
+    async def _open(self, caller: Caller, episode_id: str, task: str) -> Admitted:
         """Create it in SQL, then in the episode store; whoever else was given this id may do the same at once."""
         head = EpisodeHead(
             episode_id=episode_id,
-            tenant=tenant,
+            tenant=caller.tenant,
             run=DEFAULT,
             task=task,
             created_ms=self._services.clock.now_ms(),
             implicit=True,
+            key_id=caller.key_id,
         )
         stored, _ = await self._services.ledger.create_episode(head, None, "", bounded=True)
-        admitted = Admitted(head=stored, run=await self._services.runs.get(tenant, stored.run))
+        admitted = Admitted(head=stored, run=await self._services.runs.get(caller.tenant, stored.run))
         await self._services.store.open(stored, int(admitted.run.idle_s * 1000))
         self._admission.keep(admitted)
         return admitted

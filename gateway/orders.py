@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gateway.admission import Admitted
 from gateway.arrivals import Trail
 from gateway.dialects.base import Asked, Dialect, Target
+from gateway.meters import Meter
 from gateway.replies import ClientGone
 from gateway.roles import Shape, settled_role
 from gateway.routing import PolicyRoute, Route, sampling_of, uses_policy_sampling
@@ -28,6 +29,8 @@ class Order:
     body_digest: str
     shape: Shape
     """What it is for, seen by itself."""
+    meter: Meter
+    """What it takes of its key."""
     retry: int = 0
     lineage: str | None = None
     """The role of the call whose answer it goes on from."""

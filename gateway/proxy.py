@@ -288,6 +288,7 @@ class Exchange:
             self._metrics.recorded_in(perf_counter() - asked_s)
         else:
             self._metrics.unrecorded.of("withheld").inc()
+        await self._order.meter.end(call)
         if isinstance(failure, ClientGone):
             return False
         if failure is not None or refused is not None:

@@ -18,13 +18,15 @@ from gateway.dialects.base import ErrorForm
 from gateway.dialects.openai_form import OpenAIForm
 from gateway.metrics import OTHER
 from gateway.upstream import EngineRefused
-from tracker.errors import Gone, HoneError, TooManyRequests, Unavailable
+from tracker.errors import BudgetExceeded, Gone, HoneError, TooManyRequests, Unavailable
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
+NO_RETRY: Final = ((b"x-should-retry", b"false"),)
+"""What SDKs would try again otherwise."""
 JSON_TYPE: Final = (b"content-type", b"application/json")
 STREAM_HEADERS: Final = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -134,8 +136,11 @@ def error_headers(error: HoneError) -> Headers:
     """What tells SDKs whether and when to try again."""
     if isinstance(error, Unavailable | TooManyRequests):
         return [(b"retry-after", str(error.retry_after_s).encode())]
+    if isinstance(error, BudgetExceeded):
+        wait_s = error.retry_after_s
+        return [*NO_RETRY, *([] if wait_s is None else [(b"retry-after", str(wait_s).encode())])]
     if isinstance(error, Gone):
-        return [(b"x-should-retry", b"false")]
+        return list(NO_RETRY)
     if isinstance(error, EngineRefused):
         return [(name.encode(), value.encode("latin-1", "replace")) for name, value in error.headers.items()]
     return []

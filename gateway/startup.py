@@ -26,6 +26,7 @@ from gateway.gauges import NOW_S, OVERVIEW_S, show_now, show_overview
 from gateway.hotswap import HotSwap
 from gateway.logs import name_worker
 from gateway.lookups import RunCache, VersionBook
+from gateway.meters import FLUSH_S, Meters
 from gateway.metrics import Metrics
 from gateway.settings import GatewaySettings
 from gateway.tracing import open_tracing
@@ -76,12 +77,16 @@ async def open_services(settings: GatewaySettings) -> AsyncGenerator[Services]:
         swap = HotSwap(settings.stores, store, ledger, engines, clock, settings.max_adapter_bytes)
         await swap.keep_up()
         _refuse_unfit(engines)
+        lifetime_s = settings.call_timeout_s + settings.record_timeout_s + settings.body_timeout_s
+        meters = Meters(store, ledger, clock, worker_id, lifetime_s)
+        stack.push_async_callback(meters.close)
         services = Services(
             settings=settings,
             store=store,
             ledger=ledger,
             batches=ledger,
             keys=KeyRing(ledger, await ledger.secret(SESSION_SECRET), clock),
+            meters=meters,
             engines=engines,
             runs=RunCache(ledger),
             versions=VersionBook(ledger, settings.stores.adapters_dir),
@@ -152,11 +157,10 @@ async def _start_duties(services: Services) -> None:
     stored = (store, services.ledger, services.clock)
     services.duties.start("sweeper", partial(sweep, *stored, services.metrics.not_trained), settings.sweep_interval_s)
     services.duties.start("audit", partial(audit, *stored), AUDIT_S)
+    services.duties.start("usage", services.meters.flush, FLUSH_S)
     services.duties.start("gauges", partial(show_now, services), NOW_S)
     services.duties.start("overview", partial(show_overview, services), OVERVIEW_S * settings.workers)
     services.duties.start("retention", services.ledger.apply_retention, RETENTION_S)
-    services.duties.start("gauges", partial(show_now, services), NOW_S)
-    services.duties.start("overview", partial(show_overview, services), OVERVIEW_S * settings.workers)
     services.duties.start("engines", services.swap.keep_up, settings.poll_interval_s)
     if settings.workers > 1:
         services.duties.start("parent", partial(_end_after, os.getppid()), PARENT_CHECK_S)

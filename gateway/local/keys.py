@@ -7,15 +7,16 @@ ledger no longer knows, or that was revoked, is replaced.
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 
 import msgspec
 
-from gateway.auth import digest, mint
+from gateway.auditing import act_of_desk
+from gateway.auth import digest
+from gateway.key_making import Wanted, made, told_of
 from tracker.clock import Clock
 from tracker.store import Ledger
-from tracker.types import Key, Scope
+from tracker.types import DEFAULT, Scope
 
 KEYS_FILE = "keys.json"
 
@@ -38,16 +39,8 @@ async def _is_valid(ledger: Ledger, key: str) -> bool:
 
 
 async def _add(ledger: Ledger, scope: Scope, clock: Clock) -> str:
-    key, key_digest = mint()
-    await ledger.add_key(
-        Key(
-            key_id=f"key-{secrets.token_hex(8)}",
-            digest=key_digest,
-            scopes=(scope,),
-            label=f"hone up: {scope}",
-            created_ms=clock.now_ms(),
-        )
-    )
+    key, made_key = made(Wanted(scopes=(scope,), label=f"hone up: {scope}"), clock.now_ms())
+    await ledger.add_key(made_key, act_of_desk(DEFAULT, "key.create", made_key.key_id, told_of(made_key)))
     return key
 
 

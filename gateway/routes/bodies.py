@@ -47,24 +47,27 @@ Json = Any
 """A value that is stored as it is."""
 
 
-def body_of(model: type[BodyT]) -> Callable[[Request], Awaitable[BodyT]]:
-    """A dependency that reads the body as this model."""
+def body_of(model: type[BodyT], *, required: bool = True) -> Callable[[Request], Awaitable[BodyT]]:
+    """A dependency that reads the body as this model; an empty one is `{}` where none is required."""
 
     async def read(request: Request) -> BodyT:
         try:
-            return model.model_validate(await read_object(request))
+            return model.model_validate(await read_object(request, required=required))
         except ValidationError as error:
             raise _explained(error, model) from error
 
     return read
 
 
-def documented(model: type[BaseModel]) -> dict[str, Any]:
+def documented(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
     """What `/openapi.json` says of a body that is read here."""
     schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
     definitions = schema.pop("$defs", {})
     return {
-        "requestBody": {"required": True, "content": {"application/json": {"schema": _inlined(schema, definitions)}}}
+        "requestBody": {
+            "required": required,
+            "content": {"application/json": {"schema": _inlined(schema, definitions)}},
+        }
     }
 
 
@@ -88,9 +91,12 @@ def encoded(value: Json) -> bytes:
     return msgspec.json.encode(value)
 
 
-async def read_object(request: Request) -> dict[str, Any]:
-    """The body as a JSON object, its fields not looked at yet."""
-    fields = decode_strictly(await _read(request))
+async def read_object(request: Request, *, required: bool = True) -> dict[str, Any]:
+    """The body as a JSON object, its fields not looked at yet; an empty one is `{}` where none is required."""
+    raw = await _read(request)
+    if not raw and not required:
+        return {}
+    fields = decode_strictly(raw)
     if not isinstance(fields, dict):
         raise BadRequest("The body must be a JSON object.")
     return cast("dict[str, Any]", fields)

@@ -63,6 +63,7 @@ async def create_episode(
         created_ms=services.clock.now_ms(),
         ttl_ms=None if body.ttl_s is None else max(1, int(body.ttl_s * 1000)),
         metadata=encoded(body.metadata),
+        key_id=caller.key_id,
     )
     stored, is_new = await services.ledger.create_episode(head, body.idempotency_key, digest_of(body), bounded=True)
     if is_new or (await services.ledger.get_episode(caller.tenant, stored.episode_id)).state is EpisodeState.OPEN:
@@ -119,7 +120,9 @@ async def finish_episode(
 ) -> Any:
     """End an episode once its calls in flight have ended."""
     _check_may_finish(caller, episode_id, body.status)
-    await services.ledger.get_episode(caller.tenant, episode_id)
+    row = await services.ledger.get_episode(caller.tenant, episode_id)
+    if caller.episode_id is not None:
+        await services.keys.opener(caller.tenant, row.head.key_id)
     await services.ledger.end_episode(episode_id, body.status, services.clock.now_ms())
     state = await finish_in_store(services, caller.tenant, episode_id, body.status)
     waiting = await num_waiting(services, episode_id)

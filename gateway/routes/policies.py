@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends
 from pydantic import Field
 
 from gateway.answers import JsonResponse
+from gateway.auditing import audited
 from gateway.dependencies import Services
 from gateway.hotswap import Publication
 from gateway.metrics import OTHER
@@ -80,15 +81,14 @@ async def put_policy(
     caller: Publisher, services: ServicesOf, body: Annotated[PolicyBody, Depends(body_of(PolicyBody))]
 ) -> Any:
     """Confirm a policy that the settings name; policies are added there, since engines are started for them."""
-    del caller
-    policy = services.settings.stores.policy(body.name)
-    if policy is None:
-        raise NotFound(
-            f"Policies stand in hone.toml or HONE_POLICIES: add {body.name}=MODEL there and start again.", param="name"
-        )
-    if body.model not in (None, policy.model):
-        raise Conflict(f"Policy {policy.name} has the model {policy.model}, not {body.model}.")
-    return JsonResponse(await _shown(services, policy.name))
+    async with audited(services, caller, "policy.confirm", body.name):
+        policy = services.settings.stores.policy(body.name)
+        if policy is None:
+            told = f"Policies stand in hone.toml or HONE_POLICIES: add {body.name}=MODEL there and start again."
+            raise NotFound(told, param="name")
+        if body.model not in (None, policy.model):
+            raise Conflict(f"Policy {policy.name} has the model {policy.model}, not {body.model}.")
+        return JsonResponse(await _shown(services, policy.name))
 
 
 @router.post("/{name}/versions", status_code=201, openapi_extra=documented(VersionBody))
@@ -99,7 +99,6 @@ async def publish_version(
     body: Annotated[VersionBody, Depends(body_of(VersionBody))],
 ) -> Any:
     """Swap a new version in; answers once agents get it, or with the reason why they will not."""
-    del caller
     publication = Publication(
         folder=body.folder,
         digest=body.digest,
@@ -107,8 +106,13 @@ async def publish_version(
         metrics=body.metrics or {},
         probe=_probe_of(body.probe),
     )
-    async with _measured(services, name, "published"):
+    told = {"folder": body.folder, "digest": body.digest}
+    async with (
+        audited(services, caller, "version.publish", name, told) as detail,
+        _measured(services, name, "published"),
+    ):
         version = await services.swap.publish(name, publication)
+        detail["version"] = version.version
     answer = {"policy": name, "version": version.version, "state": version.state, "detail": version.detail}
     return JsonResponse(answer, status_code=201)
 
@@ -130,8 +134,10 @@ async def roll_back(
     body: Annotated[RollbackBody, Depends(body_of(RollbackBody))],
 ) -> Any:
     """Go back to an earlier version; what came after it is withdrawn and its epoch's publishes are refused."""
-    del caller
-    async with _measured(services, name, "rolled_back"):
+    async with (
+        audited(services, caller, "version.roll_back", name, {"version": body.version}),
+        _measured(services, name, "rolled_back"),
+    ):
         policy = await services.swap.rollback(name, body.version)
     answer = {"policy": name, "version": policy.active, "state": VersionState.ACTIVE, "epoch": policy.epoch}
     return JsonResponse(answer)

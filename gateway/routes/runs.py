@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 
 from gateway.answers import JsonResponse, plain
+from gateway.auditing import act_of, attempted
 from gateway.routes.access import Admin, Reader, ServicesOf
 from gateway.routes.bodies import read_object
 from tracker.settings import parse_run
@@ -22,7 +23,9 @@ async def put_run(caller: Admin, services: ServicesOf, fields: Annotated[dict[st
     """Create a run, or change one that has no episode yet: settings freeze at the first."""
     run = parse_run(fields)
     known = {stored.run for stored in await services.ledger.list_runs(caller.tenant)}
-    stored = await services.ledger.put_run(caller.tenant, run)
+    act = act_of(services, caller, "run.change" if run.run in known else "run.create", run.run, plain(run))
+    async with attempted(services.ledger, act):
+        stored = await services.ledger.put_run(caller.tenant, run, act)
     return JsonResponse(stored, status_code=200 if run.run in known else 201)
 
 

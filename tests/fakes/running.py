@@ -23,6 +23,7 @@ from gateway.engine_api import EngineApi
 from gateway.engines import EnginePool
 from gateway.hotswap import HotSwap
 from gateway.lookups import RunCache, VersionBook
+from gateway.meters import Meters
 from gateway.settings import load
 from gateway.tracing import Tracing
 from tests.fakes.scripted_engine import ScriptedEngine
@@ -125,6 +126,7 @@ async def running_door(
             ledger=ledger,
             batches=ledger,
             keys=KeyRing(ledger, b"s" * 32, clock),
+            meters=Meters(store, ledger, clock, "w1", settings.call_timeout_s),
             engines=engines,
             runs=RunCache(ledger),
             versions=VersionBook(ledger, tmp_path / "adapters"),

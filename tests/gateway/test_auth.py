@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from gateway.auth import CACHE_MS, Caller, KeyRing, mint
-from tracker.errors import Forbidden, Unauthorized
+from gateway.auth import CACHE_MS, STALE_MS, Caller, KeyRing, mint
+from tracker.errors import Forbidden, Unauthorized, Unavailable
 from tracker.ledger import SqlLedger
+from tracker.quotas import DAY_MS, Quota
 from tracker.sql import open_engine, upgrade
-from tracker.types import Key, Scope
+from tracker.types import Key, KeyLimits, KeyUsage, Scope
 
 EPISODE = "ep-" + "a" * 32
 
@@ -67,6 +69,109 @@ async def test_a_revoked_key_is_refused_within_seconds(ledger: SqlLedger) -> Non
     clock.ms += CACHE_MS
     with pytest.raises(Unauthorized):
         await ring.authenticate(None, key)
+
+
+async def test_what_was_looked_up_is_believed_for_seconds_and_not_by_a_clock_that_was_set_back(
+    ledger: SqlLedger,
+) -> None:
+    clock = HandClock()
+    ring, key = KeyRing(ledger, b"s" * 32, clock), await add_key(ledger)
+    await ring.authenticate(None, key)
+    await ledger.revoke_key("acme", "k1", clock.ms)
+    clock.ms += CACHE_MS - 1
+    await ring.authenticate(None, key)
+    clock.ms -= 3_600_000
+    with pytest.raises(Unauthorized):
+        await ring.authenticate(None, key)
+
+
+async def test_after_a_change_nothing_is_believed_of_before(ledger: SqlLedger) -> None:
+    ring, key = KeyRing(ledger, b"s" * 32, HandClock()), await add_key(ledger)
+    await ring.authenticate(None, key)
+    await ledger.revoke_key("acme", "k1", 1)
+    ring.forget()
+    with pytest.raises(Unauthorized):
+        await ring.authenticate(None, key)
+
+
+async def test_a_key_that_was_made_a_moment_ago_works_though_it_was_tried_before(ledger: SqlLedger) -> None:
+    ring = KeyRing(ledger, b"s" * 32, HandClock())
+    key, key_digest = mint()
+    with pytest.raises(Unauthorized):
+        await ring.authenticate(None, key)
+    await ledger.add_key(Key(key_id="k1", digest=key_digest))
+    assert (await ring.authenticate(None, key)).key_id == "k1"
+
+
+async def test_a_key_is_known_by_all_of_it(ledger: SqlLedger) -> None:
+    ring, key = KeyRing(ledger, b"s" * 32, HandClock()), await add_key(ledger)
+    await ring.authenticate(None, key)
+    for n in (1, 8, len(key) - 1):
+        for forged in (key[:n], key[:n] + "x" + key[n + 1 :] + "y", key + key[:n], key.swapcase()):
+            with pytest.raises(Unauthorized):
+                await ring.authenticate(None, forged)
+    for injected in ("' OR '1'='1", f"{key}' --", '" OR ""="'):
+        with pytest.raises(Unauthorized):
+            await ring.authenticate(None, injected)
+
+
+async def test_many_who_ask_at_once_cost_one_look_up(ledger: SqlLedger, tmp_path: Path) -> None:
+    class Counting(SqlLedger):
+        num_asked = 0
+
+        async def find_key(self, digest: str) -> Key | None:
+            self.num_asked += 1
+            return await super().find_key(digest)
+
+    key = await add_key(ledger)
+    counting = Counting(open_engine(f"sqlite:///{tmp_path}/hone.db"), HandClock())
+    ring = KeyRing(counting, b"s" * 32, HandClock())
+    callers = await asyncio.gather(*(ring.authenticate(None, key) for _ in range(50)))
+    assert {caller.key_id for caller in callers} == {"k1"}
+    assert counting.num_asked == 1
+    await counting.close()
+
+
+async def test_calls_of_open_episodes_go_on_while_sql_is_away_but_not_for_ever(
+    ledger: SqlLedger, tmp_path: Path
+) -> None:
+    class Away(SqlLedger):
+        is_away = False
+
+        async def get_key(self, tenant: str, key_id: str) -> Key:
+            if self.is_away:
+                raise Unavailable("away")
+            return await super().get_key(tenant, key_id)
+
+    clock = HandClock()
+    await add_key(ledger)
+    away = Away(open_engine(f"sqlite:///{tmp_path}/hone.db"), clock)
+    ring = KeyRing(away, b"s" * 32, clock)
+    assert await ring.opener("acme", "k1") is None
+    away.is_away = True
+    clock.ms += STALE_MS - 1
+    assert await ring.opener("acme", "k1") is None
+    clock.ms += 1
+    with pytest.raises(Unavailable):
+        await ring.opener("acme", "k1")
+    away.is_away = False
+    await ledger.revoke_key("acme", "k1", clock.ms)
+    with pytest.raises(Unauthorized):
+        await ring.opener("acme", "k1")
+    assert await ring.opener("acme", "") is None
+    assert await ring.opener("acme", "nobody") is None
+    await away.close()
+
+
+async def test_a_key_with_limits_says_what_it_may_take_and_what_it_has_spent(ledger: SqlLedger) -> None:
+    clock = HandClock(3 * DAY_MS)
+    key, key_digest = mint()
+    limits = KeyLimits(token_budget=9)
+    await ledger.add_key(Key(key_id="k1", digest=key_digest, limits=limits))
+    spent = {("k1", 2): KeyUsage(calls=1, prompt_tokens=4), ("k1", 3): KeyUsage(calls=1, sampled_tokens=2)}
+    await ledger.add_usage(spent)
+    caller = await KeyRing(ledger, b"s" * 32, clock).authenticate(None, key)
+    assert caller.quota == Quota(key_id="k1", limits=limits, spent=6, spent_today=2, day=3)
 
 
 async def test_an_expired_key_is_refused_at_once(ledger: SqlLedger) -> None:

@@ -17,6 +17,7 @@ from gateway.conversation import conversation_of
 from gateway.dialects.base import Limits
 from gateway.dialects.chat import Chat
 from gateway.implicit import ImplicitEpisodes
+from gateway.meters import Payer
 from gateway.paths import AgentPath
 from gateway.requests import RequestHeaders
 from tests.fakes.running import RunningDoor, running_door, until
@@ -162,6 +163,7 @@ async def test_an_end_that_only_sql_has_heard_of_counts_too(door: RunningDoor) -
         asked=asked,
         conversation=conversation_of(asked),
         body_digest="b",
+        meter=door.services.meters.meter(Payer(key_id="")),
     )
     elsewhere = ImplicitEpisodes(door.services, Admission(door.services))
     joined = await elsewhere.join(arrival, RequestHeaders([]), "")

@@ -1,0 +1,126 @@
+"""`hone keys`: the keys of a data folder, also while a gateway runs on it. What the commands do is in `desk.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from gateway import desk
+from gateway.answers import plain
+from gateway.key_making import Wanted, key_view, standing
+from tracker.clock import SystemClock
+from tracker.settings import StoreSettings, load_stores
+from tracker.types import DEFAULT, Key, KeyLimits, Scope
+
+keys = typer.Typer(no_args_is_help=True, help="API keys of a data folder.")
+
+Tenant = Annotated[str, typer.Option(help="The tenant the key belongs to.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Rate = Annotated[int | None, typer.Option(min=0, help="Calls in any minute, over all gateways.")]
+Concurrent = Annotated[int | None, typer.Option(min=0, help="Calls in flight, over all gateways.")]
+Budget = Annotated[int | None, typer.Option(min=0, help="Prompt and sampled tokens, for the life of the key.")]
+DailyBudget = Annotated[int | None, typer.Option(min=0, help="The same for each day (UTC).")]
+
+
+@keys.command("create")
+def create_key(  # noqa: PLR0913 - a command's options are its arguments
+    scope: Annotated[list[Scope], typer.Option(help="May be given several times.")],
+    tenant: Tenant = DEFAULT,
+    label: Annotated[str, typer.Option(help="For people.")] = "",
+    expires_days: Annotated[float | None, typer.Option(min=0.0, max=36_500.0)] = None,
+    expires_in_s: Annotated[float | None, typer.Option(min=0.0, help="The same in seconds.")] = None,
+    requests_per_minute: Rate = None,
+    max_concurrent: Concurrent = None,
+    token_budget: Budget = None,
+    token_budget_per_day: DailyBudget = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key. It is shown once."""
+    limits = KeyLimits(
+        requests_per_minute=requests_per_minute,
+        max_concurrent=max_concurrent,
+        token_budget=token_budget,
+        token_budget_per_day=token_budget_per_day,
+    )
+    life_s = expires_in_s if expires_days is None else expires_days * 86_400
+    wanted = Wanted(scopes=tuple(scope), tenant=tenant, label=label, expires_in_s=life_s, limits=limits)
+    secret, key = asyncio.run(desk.create_key(_stores(), wanted))
+    _show_secret(secret, key, as_json)
+
+
+@keys.command("list")
+def list_keys(tenant: Tenant = DEFAULT, as_json: AsJson = False) -> None:
+    """List a tenant's keys and what calls with them took, without the keys themselves."""
+    now_ms = SystemClock().now_ms()
+    for key, usage in asyncio.run(desk.list_keys(_stores(), tenant)):
+        if as_json:
+            _echo_json(key_view(key, usage))
+            continue
+        took = f"{usage[0].calls} calls, {usage[0].tokens} tokens"
+        typer.echo(f"{key.key_id}  {standing(key, now_ms)}  {','.join(key.scopes)}  {took}  {key.label}")
+
+
+@keys.command("rotate")
+def rotate_key(
+    key_id: str,
+    grace_s: Annotated[float, typer.Option(min=0.0, help="How long the old secret still works.")] = 0.0,
+    tenant: Tenant = DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Give a key another secret, which is shown once; its id, limits and usage stay."""
+    secret, key = asyncio.run(desk.rotate_key(_stores(), tenant, key_id, grace_s))
+    _show_secret(secret, key, as_json)
+
+
+@keys.command("limit")
+def limit_key(  # noqa: PLR0913 - a command's options are its arguments
+    key_id: str,
+    requests_per_minute: Rate = None,
+    max_concurrent: Concurrent = None,
+    token_budget: Budget = None,
+    token_budget_per_day: DailyBudget = None,
+    tenant: Tenant = DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Change limits of a key, within seconds also at gateways that run. 0 takes a limit away."""
+    given = {
+        "requests_per_minute": requests_per_minute,
+        "max_concurrent": max_concurrent,
+        "token_budget": token_budget,
+        "token_budget_per_day": token_budget_per_day,
+    }
+    changes = {name: limit or None for name, limit in given.items() if limit is not None}
+    _show_key(asyncio.run(desk.limit_key(_stores(), tenant, key_id, changes)), "has other limits", as_json)
+
+
+@keys.command("revoke")
+def revoke_key(key_id: str, tenant: Tenant = DEFAULT, as_json: AsJson = False) -> None:
+    """Make a key worthless, within seconds also at gateways that run."""
+    _show_key(asyncio.run(desk.revoke_key(_stores(), tenant, key_id)), "is revoked", as_json)
+
+
+def _stores() -> StoreSettings:
+    return load_stores(os.environ, Path.cwd())
+
+
+def _show_secret(secret: str, key: Key, as_json: bool) -> None:
+    if as_json:
+        _echo_json({"key": secret, **key_view(key)})
+    else:
+        typer.echo(secret)
+
+
+def _show_key(key: Key, done: str, as_json: bool) -> None:
+    if as_json:
+        _echo_json(key_view(key))
+    else:
+        typer.echo(f"{key.key_id} {done}.")
+
+
+def _echo_json(value: dict[str, Any]) -> None:
+    typer.echo(msgspec.json.encode(plain(value)).decode())
