@@ -13,7 +13,7 @@ from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Final, Generic, Literal, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client import multiprocess as shared
 from prometheus_client.process_collector import ProcessCollector
 
@@ -79,6 +79,7 @@ class Metrics:
     """All instruments of one process. With a folder they are kept there, for all workers that share it."""
 
     def __init__(self, folder: Path | None = None) -> None:
+        disable_created_metrics()  # a second number for each counter, which nobody asks for
         self._folder = folder
         self._registry = CollectorRegistry()
         self.listed: list[Listed] = []

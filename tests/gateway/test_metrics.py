@@ -17,7 +17,7 @@ from gateway.gauges import address_of
 from gateway.metrics import MAX_CHILDREN, NONE, OTHER, Metrics
 from tests.fakes.gateway_process import gateway_process
 from tests.fakes.gateways import PATIENCE_S, RunningGateway, running_gateway
-from tests.fakes.scripted_engine import ScriptedEngine
+from tests.fakes.scripted_engine import Script, ScriptedEngine
 from tracker.types import Call, CallState, Choice, Reason, Scope
 
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "operations.md"
@@ -117,22 +117,30 @@ async def test_a_scrape_tells_of_calls_streams_refusals_engines_and_sql(
     body = {"model": "solver", "messages": [{"role": "user", "content": "hi"}], "stream": True}
     session = {"Authorization": f"Bearer {episode['api_key']}"}
     assert (await gateway.admin.post("/v1/chat/completions", headers=session, json=body)).status_code == 200
+    engine.script(Script(status=500))
+    assert (await gateway.chat(episode)).status_code == 502
+    finished = await gateway.admin.post(f"/v1/episodes/{episode['episode_id']}/finish", json={"status": "ok"})
+    assert finished.is_success
     digest = gateway.adapter("solver-a")
     published = await gateway.publish("solver-a", digest)
     async with httpx.AsyncClient(base_url=gateway.url) as nobody:
         assert (await nobody.post("/v1/chat/completions", json=body)).status_code == 401
         assert (await nobody.get("/v1/episodes")).status_code == 401
         async with asyncio.timeout(PATIENCE_S):
-            while "hone_overview_timestamp_seconds " not in (page := (await nobody.get("/metrics")).text):
+            while not (named(page := (await nobody.get("/metrics")).text, "hone_calls_excluded_total")):
                 await asyncio.sleep(0.02)
     assert named(page, "hone_requests_total", route="/v1/chat/completions", dialect="chat", status="200") == 2
+    assert named(page, "hone_requests_total", route="/v1/chat/completions", status="502") == 1
+    assert named(page, "hone_calls_total", policy="solver", state="failed", reason="upstream_failed") == 1
+    assert named(page, "hone_calls_excluded_total", reason="upstream_failed") == 1
+    assert named(page, "hone_overview_timestamp_seconds") > 0
     assert named(page, "hone_requests_total", route="/v1/episodes", method="POST", status="201") == 1
     assert named(page, "hone_refusals_total", status="401", code="missing_api_key") == 2
     assert named(page, "hone_calls_total", policy="solver", state="completed", reason="none") == 2
     assert named(page, "hone_sampled_tokens_total", policy="solver") > 0
     assert named(page, "hone_first_token_seconds_count", dialect="chat") == 1
-    assert named(page, "hone_redis_seconds_count", operation="begin") == 2
-    assert named(page, "hone_redis_seconds_count", operation="end") == 2
+    assert named(page, "hone_redis_seconds_count", operation="begin") == 3
+    assert named(page, "hone_redis_seconds_count", operation="end") == 3
     assert named(page, "hone_swaps_total", policy="solver") == 1
     assert named(page, "hone_swaps_total", policy="solver", result="published") == (published.status_code == 201)
     assert named(page, "hone_engine_state", engine=engine.url.removeprefix("http://"), state="ready") == 1
