@@ -61,6 +61,7 @@ class Upstream:
 
     def __init__(self, key: str | None, timeout_s: float, who: str = ENGINE, idle_s: float | None = None) -> None:
         self._who = who
+        self._key = key
         self._idle_s = idle_s or timeout_s
         """How long a stream that has begun may be silent."""
         self._headers = {"content-type": "application/json", "accept-encoding": "identity"}
@@ -92,6 +93,10 @@ class Upstream:
             if streams and response.content_type != "text/event-stream":
                 raise UpstreamFailed(f"{self._who} did not answer with a stream.")
             yield Answer(response, streams, self._who, self._idle_s)
+        except EngineRefused as refused:
+            if self._key:
+                refused.message = refused.message.replace(self._key, "***")  # as servers quote a key they do not take
+            raise
         finally:
             response.close()  # of an answer that was read to its end the connection went back to the pool already
 
