@@ -1,8 +1,9 @@
 """Whether calls can be served and recorded, part by part: what a load balancer asks and what an operator reads.
 
 A part is ready or not, with words that say why. Both stores answer; the schema is one that this gateway knows; an
-engine is fit; every policy's active version is served by one that is; no duty has ended. Everything is asked anew each
-time. Who may read the words is left to the route.
+engine is fit; the active version of a policy is served; no duty has ended. What would be no better at another gateway,
+as one of several policies without an engine, is told and turns nothing red. Everything is asked anew each time. Who may
+read the words is left to the route.
 """
 
 from __future__ import annotations
@@ -57,25 +58,16 @@ def _engines(services: Services) -> Part:
 
 
 async def _versions(services: Services) -> Part:
-    """Whether each policy's active version is there for the next call."""
-    missing: list[str] = []
+    """Which version of each policy the next call gets. An engine is fit only while it serves all that are live, so a
+    policy is served where one is fit for it; one that is served is enough, as agents of the others are told."""
     try:
-        for policy in services.settings.stores.policies:
-            if not await _is_served(services, policy.name):
-                missing.append(policy.name)
+        active = {row.policy: row.active for row in await services.ledger.list_policies()}
     except HoneError as error:
         return Part(ready=False, detail=error.message)
-    told = f"no fit engine serves the active version of {', '.join(missing)}"
-    return Part(ready=False, detail=told) if missing else Part(ready=True)
-
-
-async def _is_served(services: Services, policy: str) -> bool:
-    active = (await services.ledger.ensure_policy(policy)).active
-    fit = [state for state in services.engines.ready() if policy in state.bases]
-    if not active:
-        return bool(fit)
-    serving = await services.versions.serving(policy, active)
-    return any(state.adapters.get(serving.name) == serving.path for state in fit)
+    names = [policy.name for policy in services.settings.stores.policies]
+    served = {name for state in services.engines.ready() for name in names if name in state.bases}
+    told = [f"{name}@{active.get(name, 0)}{'' if name in served else ' is served by no engine'}" for name in names]
+    return Part(ready=bool(served), detail="; ".join(told))
 
 
 def _duties(services: Services) -> Part:

@@ -94,7 +94,7 @@ async def open_services(settings: GatewaySettings) -> AsyncGenerator[Services]:
             duties=await stack.enter_async_context(duties()),
             clock=clock,
             worker_id=worker_id,
-            metrics=Metrics(settings.metrics_dir),
+            metrics=Metrics(settings.metrics_dir if settings.workers > 1 else None),
             tracing=tracing,
         )
         await _start_duties(services)

@@ -79,11 +79,23 @@ async def test_a_duty_that_a_bug_ended_is_named(standing: RunningDoor) -> None:
     assert set(not_ready(await parts_of(standing.services))) == {"duties"}
 
 
-async def test_a_version_that_no_engine_serves_is_named(gateway: RunningGateway, engine: ScriptedEngine) -> None:
+async def test_a_version_is_told_and_named_where_no_engine_serves_it(
+    gateway: RunningGateway, engine: ScriptedEngine
+) -> None:
     assert (await gateway.publish("a", gateway.adapter("a"))).status_code == 201
-    await gateway.until("/health/ready", status="ready")
-    engine.load_status = 500
-    for name in [name for name in engine.models if name != "base"]:
-        del engine.models[name]
+    told = await gateway.until("/health/ready", status="ready")
+    assert told["parts"]["versions"]["detail"] == "solver@1"
+    engine.models["base"]["id"] = "another"
+    engine.models["more"] = {"id": "more", "object": "model"}
     told = await gateway.until("/health/ready", status="not ready")
-    assert "solver" in told["parts"]["versions"]["detail"] or not told["parts"]["engines"]["ready"]
+    assert told["parts"]["versions"] == {"ready": False, "detail": "solver@1 is served by no engine"}
+    assert not told["parts"]["engines"]["ready"]
+
+
+async def test_one_policy_without_an_engine_is_told_and_keeps_the_others_ready(
+    engine: ScriptedEngine, tmp_path: Path
+) -> None:
+    async with running_door(engine, tmp_path, policies="solver=base,checker=elsewhere") as door:
+        parts = await parts_of(door.services)
+    assert not_ready(parts) == {}
+    assert parts["versions"].detail == "solver@0; checker@0 is served by no engine"
