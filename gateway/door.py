@@ -264,7 +264,7 @@ class Door:
             meter=arrival.meter,
             lineage=joined.lineage,
             trail=joined.trail,
-            traceparent=None if self._services.tracing is None else headers.one("traceparent"),
+            traceparent=None if self._services.tracing is None else headers.sole("traceparent"),
         )
 
     async def _count(self, body: bytes) -> bytes:

@@ -292,7 +292,9 @@ class Exchange:
         if isinstance(failure, ClientGone):
             return False
         if failure is not None or refused is not None:
-            await self._reply.fail(failure or refused or UpstreamFailed(ENDLESS))
+            trouble = failure or refused or UpstreamFailed(ENDLESS)
+            self._metrics.refused(trouble.status, trouble.code)
+            await self._reply.fail(trouble)
             return False
         held = b"".join(self._held)
         if self._order.asked.streams:

@@ -19,6 +19,12 @@ class RequestHeaders:
             raise BadRequest(f"The header {name} stands there more than once: send it once.", param=name)
         return _text(values.pop()).strip() or None if values else None
 
+    def sole(self, name: str) -> str | None:
+        """The value of a header that decides nothing: none at all where it stands there twice."""
+        wanted = name.encode()
+        values = [value for key, value in self._raw if key == wanted]
+        return _text(values[0]).strip() if len(values) == 1 else None
+
 
 def _text(value: bytes) -> str:
     """As UTF-8, which clients send today, else as Latin-1, which HTTP once meant: a task in a header is that in a path.

@@ -136,6 +136,7 @@ async def test_a_scrape_tells_of_calls_streams_refusals_engines_and_sql(
     assert named(page, "hone_overview_timestamp_seconds") > 0
     assert named(page, "hone_requests_total", route="/v1/episodes", method="POST", status="201") == 1
     assert named(page, "hone_refusals_total", status="401", code="missing_api_key") == 2
+    assert named(page, "hone_refusals_total", status="502") == 1
     assert named(page, "hone_calls_total", policy="solver", state="completed", reason="none") == 2
     assert named(page, "hone_sampled_tokens_total", policy="solver") > 0
     assert named(page, "hone_first_token_seconds_count", dialect="chat") == 1

@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from gateway.otlp import OtlpTracing
+from gateway.requests import RequestHeaders
 from gateway.settings import load
 from gateway.tracing import Tracing, open_tracing
 from tests.fakes.running import running_door, serving
@@ -62,6 +63,13 @@ def test_what_is_no_traceparent_begins_a_trace_of_its_own(recorded: Recorded, to
     assert ended.parent is None
     assert (ended.attributes or {})["error.type"] == "upstream_failed"
     assert not ended.status.is_ok
+
+
+def test_a_traceparent_that_stands_there_twice_is_none() -> None:
+    told = (b"traceparent", TOLD.encode())
+    assert RequestHeaders([told]).sole("traceparent") == TOLD
+    assert RequestHeaders([told, told]).sole("traceparent") is None
+    assert RequestHeaders([]).sole("traceparent") is None
 
 
 def test_without_a_collector_nothing_is_traced_and_without_the_library_the_start_says_what_to_install(
