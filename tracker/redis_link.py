@@ -2,8 +2,9 @@
 
 A cancelled caller takes nothing back: its commands run to their end, and the connection stays in step. What many calls
 ask at once is one write and one fsync. A caller waits as long as it said and no longer, whatever Redis does; what it
-asked to be repeated is sent again on a new connection until its time is up, so it must be safe to repeat. Which
-commands those are, and what they mean, is left to `redis_store.py`.
+asked to be repeated is sent again on a new connection until its time is up, so it must be safe to repeat. Where a
+replica may take the server's place, nothing counts before one has it. Which commands those are, and what they mean, is
+left to `redis_store.py`; where the connection leads to, to `redis_sentinel.py`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
-from redis.asyncio import ConnectionPool
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import (
     BusyLoadingError,
     ClusterDownError,
@@ -27,11 +25,15 @@ from redis.exceptions import (
 )
 
 from tracker.errors import SettingsError, Unavailable
+from tracker.redis_sentinel import Way
 
 Command = Sequence[str | bytes | int]
 MAX_BATCH: Final = 256
 LATE_S: Final = 0.02
 """A timer this late says that this process was not running: Redis may have answered meanwhile."""
+REPLICA_MS: Final = 500
+"""How long replicas have to acknowledge a batch."""
+NO_REPLICA: Final = "NOREPLICAS no replica"
 NOT_NOW: Final = ("MISCONF", "NOREPLICAS", "BUSY")
 """Error replies that say the server cannot do it yet."""
 
@@ -83,14 +85,18 @@ class _Job:
 class RedisLink:
     """The owner of one connection. `start` it in the loop that uses it; `close` waits for what is queued."""
 
-    def __init__(self, url: str, *, connect_timeout_s: float = 1.0, stall_timeout_s: float = 1.0) -> None:
+    def __init__(
+        self, url: str, *, connect_timeout_s: float = 1.0, stall_timeout_s: float = 1.0, records: bool = False
+    ) -> None:
+        """`records`: what goes over it must not be lost with the server."""
         try:
-            pool = _pool(url)
+            self._way = Way(url)
         except ValueError as error:
             raise SettingsError(
                 f"HONE_REDIS_URL: {error}; write redis://HOST:6379/0, rediss://… or unix:///PATH."
             ) from error
-        self._connection = pool.make_connection()
+        self._connection = self._way.connection
+        self._num_replicas = self._way.num_replicas if records else 0
         self._connect_timeout_s = connect_timeout_s
         self._stall_timeout_s = stall_timeout_s
         self._queue: deque[_Job] = deque()
@@ -103,13 +109,18 @@ class RedisLink:
     def start(self) -> None:
         self._task = asyncio.create_task(self._serve(), name="redis link")
 
+    @property
+    def is_replicated(self) -> bool:
+        """Whether replicas have to acknowledge what goes over it."""
+        return self._num_replicas > 0
+
     async def close(self) -> None:
         """Send what is queued, then let go of the connection."""
         self._closing = True
         self._wake.set()
         if self._task is not None:
             await self._task
-        await self._connection.disconnect()
+        await self._way.close()
 
     async def ask(self, *commands: Command, timeout_s: float, repeat_s: float | None = None) -> list[Any]:
         """The replies, in order; an error reply raises.
@@ -171,21 +182,44 @@ class RedisLink:
         jobs[:] = [job for job in jobs if not job.is_over]
         for job in jobs:
             job.is_sent = True
-        not_now: list[_Job] = []
-        loop = asyncio.get_running_loop()
+        sent = [job.packed for job in jobs]
+        if self._num_replicas:
+            sent.append(packed(("WAIT", self._num_replicas, REPLICA_MS)))
         async with asyncio.timeout(self._stall_timeout_s) as stall:
-            await self._connection.send_packed_command([job.packed for job in jobs], check_health=False)
-            while jobs:
-                replies: list[Any] = []
-                for _ in range(jobs[0].num_replies):
-                    stall.reschedule(loop.time() + self._stall_timeout_s)
-                    replies.append(await self._reply())
-                job = jobs.pop(0)
-                if not self._settle(job, replies):
-                    not_now.append(job)
+            await self._connection.send_packed_command(sent, check_health=False)
+            not_now = await (self._replicated(jobs, stall) if self._num_replicas else self._answered(jobs, stall))
         if not_now:
             self._queue.extendleft(reversed(not_now))
             await asyncio.sleep(LATE_S)
+
+    async def _answered(self, jobs: list[_Job], stall: asyncio.Timeout) -> list[_Job]:
+        """Hand out each job's replies as they come; the jobs that have to be sent again."""
+        not_now: list[_Job] = []
+        while jobs:
+            replies = await self._replies(jobs[0].num_replies, stall)
+            job = jobs.pop(0)
+            if not self._settle(job, replies):
+                not_now.append(job)
+        return not_now
+
+    async def _replicated(self, jobs: list[_Job], stall: asyncio.Timeout) -> list[_Job]:
+        """Hand out the replies of all jobs once replicas have what they wrote; the jobs that have to be sent again."""
+        replies = [await self._replies(job.num_replies, stall) for job in jobs]
+        [found] = await self._replies(1, stall)
+        if not isinstance(found, int) or found < self._num_replicas:
+            late = ResponseError(f"{NO_REPLICA} has acknowledged it within {REPLICA_MS} ms")
+            replies = [[*told, late] for told in replies]
+        done, jobs[:] = list(jobs), []
+        return [job for job, told in zip(done, replies, strict=True) if not self._settle(job, told)]
+
+    async def _replies(self, number: int, stall: asyncio.Timeout) -> list[Any]:
+        """The next replies; each may take as long as a connection may be silent."""
+        loop = asyncio.get_running_loop()
+        replies: list[Any] = []
+        for _ in range(number):
+            stall.reschedule(loop.time() + self._stall_timeout_s)
+            replies.append(await self._reply())
+        return replies
 
     async def _reply(self) -> Any:
         """One reply; an error reply is returned, so that those behind it are still read."""
@@ -234,13 +268,6 @@ def packed(command: Command) -> bytes:
         told = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
         parts += (b"$%d\r\n" % len(told), told, b"\r\n")
     return b"".join(parts)
-
-
-def _pool(url: str) -> ConnectionPool:
-    """Parses the URL; the retries of redis-py stay out of the way, repeating is this module's affair."""
-    return ConnectionPool.from_url(  # pyright: ignore[reportUnknownMemberType] - its keywords have no types
-        url, protocol=2, retry=Retry(NoBackoff(), 0), socket_timeout=None
-    )
 
 
 def _may_repeat(job: _Job) -> bool:

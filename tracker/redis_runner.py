@@ -20,7 +20,7 @@ from tracker.redis_lua import ALL, Script
 from tracker.redis_quota_lua import QUOTA_SCRIPTS
 from tracker.redis_reading import pairs
 from tracker.redis_scripts import Argument, Run
-from tracker.redis_strength import WANTED, check_durability, check_server, parse_info
+from tracker.redis_strength import REPLICAS, WANTED, check_durability, check_replication, check_server, parse_info
 from tracker.types import Record
 
 
@@ -43,7 +43,7 @@ class RedisRunner:
     def __init__(self, url: str, patience: Patience, *, strict: bool) -> None:
         self._patience = patience
         self._strict = strict
-        self._calls = RedisLink(url, stall_timeout_s=patience.stall_s)
+        self._calls = RedisLink(url, stall_timeout_s=patience.stall_s, records=True)
         self._reads = RedisLink(url, stall_timeout_s=patience.control_s)
         self._checked_connect = 0
 
@@ -118,12 +118,18 @@ class RedisRunner:
         [info] = await self._calls.ask(("INFO", "server"), timeout_s=timeout_s)
         check_server(parse_info(info.decode()))
         if self._strict:
-            check_durability(await self._config(timeout_s))
+            await self._check_strength(timeout_s)
         self._checked_connect = connect
+
+    async def _check_strength(self, timeout_s: float) -> None:
+        config = await self._config(timeout_s)
+        check_durability(config)
+        if self._calls.is_replicated:
+            check_replication(config)
 
     async def _config(self, timeout_s: float) -> dict[str, str]:
         try:
-            [config] = await self._calls.ask(("CONFIG", "GET", *WANTED), timeout_s=timeout_s)
+            [config] = await self._calls.ask(("CONFIG", "GET", *WANTED, REPLICAS), timeout_s=timeout_s)
         except ResponseError as error:
             raise SettingsError(
                 f"Redis does not tell its settings ({error}), so what it would lose is unknown; let the user of "

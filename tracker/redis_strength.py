@@ -18,6 +18,9 @@ WANTED: Final = {
     "appendfsync": ("always", "`everysec` loses the calls of the last seconds"),
 }
 
+REPLICAS: Final = "min-replicas-to-write"
+"""Wanted where Sentinel may make a replica the master."""
+
 
 def check_server(info: Mapping[str, str]) -> None:
     """Raise `SettingsError` for a Redis that Hone does not work with at all; `info` is its INFO server."""
@@ -35,6 +38,16 @@ def check_durability(config: Mapping[str, str]) -> None:
         found = config.get(name, "unknown")
         if found != wanted:
             raise SettingsError(f"Redis: {name} is {found}, {why}. Set: CONFIG SET {name} {wanted}")
+
+
+def check_replication(config: Mapping[str, str]) -> None:
+    """Raise `SettingsError` for a master that would go on without its replicas; `config` is its CONFIG GET."""
+    found = config.get(REPLICAS, "unknown")
+    if not found.isdigit() or int(found) < 1:
+        raise SettingsError(
+            f"Redis: {REPLICAS} is {found}, so a master that was cut off takes what its successor never gets. "
+            f"Set, on every node: CONFIG SET {REPLICAS} 1"
+        )
 
 
 def parse_info(text: str) -> dict[str, str]:
