@@ -29,6 +29,7 @@ from gateway.metrics import METHODS, NONE, OTHER
 from gateway.routes import audit, data, engines, episodes, groups, health, keys, parity, policies, rewards, runs
 from gateway.settings import GatewaySettings, load
 from gateway.startup import open_services
+from tracker.clock import Clock
 from tracker.errors import BadRequest, HoneError, NotFound
 
 GC_THRESHOLDS: Final = (50_000, 20, 20)
@@ -91,11 +92,12 @@ class Gateway:
             self._api.state.services.metrics.answered(route, method, NONE, status)
 
 
-def create_app(settings: GatewaySettings) -> ASGIApp:
-    """The application; its services are built in its lifespan, and closed at its end."""
+def create_app(settings: GatewaySettings, clock: Clock | None = None) -> ASGIApp:
+    """The application; its services are built in its lifespan, and closed at its end. The clock is the machine's unless
+    another is given."""
     api = FastAPI(
         title="Hone",
-        lifespan=partial(_lifespan, settings),
+        lifespan=partial(_lifespan, settings, clock),
         redirect_slashes=False,
         openapi_url=None,
         docs_url=None,
@@ -123,9 +125,9 @@ def create_app_of_environment() -> ASGIApp:
 
 
 @asynccontextmanager
-async def _lifespan(settings: GatewaySettings, api: FastAPI) -> AsyncGenerator[None]:
+async def _lifespan(settings: GatewaySettings, clock: Clock | None, api: FastAPI) -> AsyncGenerator[None]:
     try:
-        async with open_services(settings) as services:
+        async with open_services(settings, clock) as services:
             api.state.services = services
             api.state.door = door = Door(services)
             try:

@@ -31,7 +31,7 @@ from gateway.metrics import Metrics
 from gateway.settings import GatewaySettings
 from gateway.tracing import open_tracing
 from tracker.archive import audit, sweep
-from tracker.clock import SystemClock
+from tracker.clock import Clock, SystemClock
 from tracker.errors import Conflict, SettingsError
 from tracker.ledger import SqlLedger
 from tracker.redis_server import EmbeddedRedis
@@ -56,9 +56,9 @@ PARENT_CHECK_S: Final = 0.5
 
 
 @asynccontextmanager
-async def open_services(settings: GatewaySettings) -> AsyncGenerator[Services]:
+async def open_services(settings: GatewaySettings, clock: Clock | None = None) -> AsyncGenerator[Services]:
     """Everything behind the gateway's doors, for as long as the block lasts."""
-    clock, worker_id = SystemClock(), f"worker-{secrets.token_hex(8)}"
+    clock, worker_id = clock or SystemClock(), f"worker-{secrets.token_hex(8)}"
     name_worker(worker_id)
     async with AsyncExitStack() as stack:
         tracing = open_tracing(settings.otlp_endpoint, worker_id)
