@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q install
 
-.PHONY: setup-vllm setup setup-agents bench-agents demo test conformance check check-types check-trainer check-rest bench-demo-seeds clean
+.PHONY: setup-vllm setup setup-agents bench-agents demo test conformance check check-types check-trainer check-rest bench-demo-seeds faults clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -97,6 +97,10 @@ check-trainer:
 
 check-rest:
 	$(FAST) --ignore tests/trainer --ignore tests/e2e --ignore tests/engines
+
+# Kills, cuts and fills everything in turn under load, and counts what is missing afterwards: docs/operations.md.
+faults: setup
+	$(BIN)/python -m bench.faults
 
 bench-demo-seeds: setup
 	$(BIN)/python -m bench.demo_seeds
