@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +45,11 @@ async def gateway_killed(stage: Stage) -> None:
     await gateway.program.kill()
     await asyncio.sleep(DOWN_S)
     await gateway.program.spawn()
+
+
+async def worker_killed(stage: Stage) -> None:
+    """The gateway itself starts another."""
+    os.kill(stage.gateways[0].program.workers()[0], signal.SIGKILL)
 
 
 async def redis_killed(stage: Stage) -> None:
@@ -189,6 +196,7 @@ FAULTS = (
     Fault("engine_cut", "connections to the engine reset for 3 s", "postgres", network("engine", "cut")),
     Fault("engine_silent", "packets to the engine swallowed for 3 s", "postgres", network("engine", "swallow")),
     Fault("clients_misbehave", "half bodies, answers never read, clients that vanish", "postgres", clients_misbehave),
+    Fault("worker_killed", "kill -9 of one of two workers of a gateway", "workers", worker_killed),
     Fault("redis_failed_over", "the master killed, Sentinel makes its replica master", "sentinel", redis_failed_over),
     Fault("disk_full_redis", "no room for the append-only file", "full redis", disk_full_redis),
     Fault("disk_full_sqlite", "no room for the database, 3 s", "full sqlite", disk_full_sqlite),

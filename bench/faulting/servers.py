@@ -55,6 +55,11 @@ class Program:
     def is_running(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
+    def workers(self) -> list[int]:
+        """The processes in which it does its work, where those are several."""
+        children = (pid for pid, parent in _parents() if parent == self.pid)
+        return [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
     async def spawn(self) -> None:
         """Start it; whether it is of use yet is asked elsewhere."""
         with self.log.open("ab") as output:

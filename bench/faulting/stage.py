@@ -83,8 +83,11 @@ class Stage:
 
 @asynccontextmanager
 async def open_stage(folder: Path, kind: str = "postgres", num_gateways: int = 2) -> AsyncIterator[Stage]:
-    """Everything up, until the block is left. Kinds: `postgres` (with Redis and PostgreSQL behind relays), `sqlite`,
-    `sentinel`, `full redis` and `full sqlite` (on a small disk), `clock` (gateways whose clocks can be turned)."""
+    """Everything up, until the block is left.
+
+    Kinds: `postgres` (with Redis and PostgreSQL behind relays), `sqlite`, `workers` (one gateway with two), `sentinel`,
+    `full redis` and `full sqlite` (on a small disk), `clock` (gateways whose clocks can be turned).
+    """
     folder.mkdir(parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(httpx.AsyncClient(timeout=15))
@@ -162,6 +165,8 @@ async def _open_gateways(
     stack.push_async_callback(stage.ledger.close)
     stage.key, digest = mint()
     await stage.ledger.add_key(Key(key_id="bench", digest=digest, scopes=tuple(Scope)))
+    if kind == "workers":
+        settings, num_gateways = {**settings, "HONE_WORKERS": "2"}, 1
     for number in range(num_gateways):
         argv = None
         if kind == "clock":
