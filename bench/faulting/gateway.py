@@ -14,7 +14,6 @@ from pathlib import Path
 import uvicorn
 
 from gateway.app import create_app
-from gateway.serve import HttpProtocol
 from gateway.settings import load
 
 LOOK_S = 0.05
@@ -38,9 +37,7 @@ class TurnedClock:
 def main() -> None:
     settings = load(os.environ, Path.cwd())
     app = create_app(settings, TurnedClock(Path(sys.argv[1])))
-    uvicorn.run(
-        app, host=settings.host, port=settings.port, http=HttpProtocol, lifespan="on", ws="none", access_log=False
-    )
+    uvicorn.run(app, host=settings.host, port=settings.port, lifespan="on", ws="none", access_log=False)
 
 
 if __name__ == "__main__":
