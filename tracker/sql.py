@@ -19,15 +19,17 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import aiosqlite
+import asyncpg
 from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Table, event, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql.asyncpg import AsyncAdapt_asyncpg_connection
 from sqlalchemy.dialects.sqlite.aiosqlite import AsyncAdapt_aiosqlite_connection
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, InvalidatePoolError, InvalidRequestError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -43,13 +45,19 @@ BUSY_PAUSE_S: Final = 0.01
 BUSY_CODES: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 PING_S: Final = 3.0
 ATTEMPTS: Final = 8
-REACH_S: Final = 5.0
-"""How long PostgreSQL has to hand out a connection that answers; one that was silently cut is dropped then."""
-WORK_S: Final = 60.0
+GREET_S: Final = 2.0
+"""How long a connection to PostgreSQL that was used before has to say that it still works. One that does not, or was
+silently cut, is dropped, and with it all others of its age."""
+REACH_S: Final = 10.0
+"""How long it may take in all until there is a connection that works."""
+WORK_S: Final = 30.0
 """How long a transaction may take on PostgreSQL; SQLite cannot fall silent."""
-AWAY: Final = ("08", "53", "57P", "58", "25006")
+IDLE_S: Final = 15
+"""When PostgreSQL ends a transaction in which nothing comes any more: whoever was cut off from it would hold its locks,
+and keep all others waiting."""
+AWAY: Final = ("08", "53", "57P", "58", "25006", "25P03")
 """How the codes begin with which PostgreSQL says that it cannot do anything now: its connection broke, it has no room,
-it stops or starts, its disk fails, it is a standby."""
+it stops or starts, its disk fails, it is a standby, it has waited too long."""
 RACES: Final = frozenset({"40001", "40P01"})
 """PostgreSQL's serialization failure and deadlock: the same transaction succeeds when it is run again."""
 MIGRATION_LOCK: Final = 0x686F6E65
@@ -82,11 +90,38 @@ def open_engine(database_url: str) -> AsyncEngine:
     """An engine for this database; no connection is made before the first transaction."""
     url = driver_url(database_url)
     if url.get_backend_name() == "postgresql":
-        return create_async_engine(url, pool_pre_ping=True)
+        engine = create_async_engine(url)
+        event.listen(engine.sync_engine, "connect", _prepare_postgres)
+        event.listen(engine.sync_engine, "checkout", _check_postgres)
+        return engine
     engine = create_async_engine(url, pool_size=8, max_overflow=0)
     event.listen(engine.sync_engine, "connect", _prepare_sqlite)
     event.listen(engine.sync_engine, "begin", _begin_sqlite)
     return engine
+
+
+def _prepare_postgres(connection: AsyncAdapt_asyncpg_connection, _: object) -> None:
+    connection.run_async(_bound_idle_time)
+
+
+async def _bound_idle_time(connection: asyncpg.Connection) -> None:
+    await _execute(connection, f"SET idle_in_transaction_session_timeout = {IDLE_S * 1000}")
+
+
+def _check_postgres(connection: AsyncAdapt_asyncpg_connection, *_: object) -> None:
+    """Whether a connection of the pool still works; SQLAlchemy's own check waits for ever where nobody answers."""
+    try:
+        connection.run_async(_greet)
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise InvalidatePoolError(f"{error!r}") from error
+
+
+async def _greet(connection: asyncpg.Connection) -> None:
+    await _execute(connection, "SELECT 1")
+
+
+async def _execute(connection: asyncpg.Connection, statement: str) -> None:
+    await connection.execute(statement, timeout=GREET_S)  # pyright: ignore[reportUnknownMemberType] - of its *args
 
 
 def _prepare_sqlite(connection: AsyncAdapt_aiosqlite_connection, _: ConnectionPoolEntry) -> None:
@@ -199,8 +234,11 @@ class Database:
     async def _connected(self, engine: AsyncEngine) -> AsyncGenerator[AsyncConnection]:
         """A connection that answers, for a bounded time. Whatever runs out of time is cancelled, and SQLAlchemy drops a
         connection on which something was cancelled: nobody gets a silent one twice."""
-        async with asyncio.timeout(self._reach_s):
-            connection = await engine.connect()
+        try:
+            async with asyncio.timeout(self._reach_s):
+                connection = await engine.connect()
+        except InvalidRequestError as error:  # nor does a second, new one work
+            raise _away(error) from error
         async with asyncio.timeout(self._work_s), aclosing(connection):
             yield connection
 
@@ -227,7 +265,7 @@ def _is_unavailable(error: DBAPIError) -> bool:
 def _away(error: Exception) -> Unavailable:
     """What callers are told."""
     said = error.orig if isinstance(error, DBAPIError) else error
-    return Unavailable(f"The database cannot be reached: {said or 'it does not answer'}")
+    return Unavailable(f"The database cannot be reached: {str(said) or 'it does not answer'}")
 
 
 def insert_new(connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
