@@ -13,7 +13,7 @@ from bench.faults import row_of, table
 
 pytestmark = pytest.mark.slow
 
-NUM_EPISODES = 24
+NUM_EPISODES = 16
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,10 @@ from tracker.types import Key, Scope
 
 pytestmark = pytest.mark.slow
 
-NUM_EPISODES = 3 * GROUP_SIZE
-AT_ONCE = 8
+NUM_EPISODES = 2 * GROUP_SIZE
+AT_ONCE = 16
+FEW_AT_ONCE = 4
+"""So that a load lasts while gateways are replaced."""
 Json = dict[str, Any]
 OURS = frozenset({"call_id", "parent", "engine", "started_ms", "ended_ms", "episode_id", "group_id", "created_ms"})
 """What differs between two plays of one load: ids and times."""
@@ -121,7 +123,7 @@ async def test_nobody_notices_that_gateways_are_replaced_and_the_schema_moves_on
     """SIGTERM and a new process, one after the other, then a migration, then an older gateway starts again."""
     async with tenant(stage, "restarts") as (key, client):
         load = Load(stage.urls, key, stage.session, "load")
-        playing = asyncio.create_task(load.play(2 * NUM_EPISODES, AT_ONCE))
+        playing = asyncio.create_task(load.play(2 * NUM_EPISODES, FEW_AT_ONCE))
         for gateway in stage.gateways:
             await gateway.program.stop()
             await gateway.start(stage.http)
