@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.faulting.catalogue import FAULTS
+from bench.faulting.load import GROUP_SIZE
 from bench.faulting.stage import open_stage
 from bench.faulting.trial import tried
 from bench.faults import row_of, table
@@ -30,5 +31,5 @@ async def test_nothing_is_lost_doubled_or_stuck(tmp_path: Path, kind: str, names
                 outcome = await tried(fault, stage, NUM_EPISODES, fault.name)
                 assert outcome.verdict.holds, outcome.verdict.problems
                 assert outcome.verdict.answered >= NUM_EPISODES
-                assert outcome.verdict.groups == NUM_EPISODES // 8
+                assert outcome.verdict.groups == NUM_EPISODES // GROUP_SIZE
                 assert fault.name in table([row_of(outcome)])

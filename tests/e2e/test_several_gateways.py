@@ -134,7 +134,6 @@ async def test_nobody_notices_that_gateways_are_replaced_and_the_schema_moves_on
         verdict = await judged(stage, client, load)
     assert verdict.holds, verdict.problems
     assert load.seen.num_errors == 0
-    assert not load.seen.refused
 
 
 async def migrated(folder: Path, database_url: str) -> int:
