@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from tests.tracker.databases import Clock
 from tests.tracker.filling import created
+from tracker.errors import Unavailable
 from tracker.ledger import SqlLedger
 from tracker.sql import Database, open_engine, upgrade
 from tracker.types import Key, RunSettings
@@ -59,6 +61,36 @@ async def test_processes_that_write_at_once_share_places_and_lose_nothing(databa
     assert len(rows) == 60
     assert all(row.reward == 1.0 for row in rows)
     await ledger.close()
+
+
+@pytest.mark.parametrize("sqlstate", ["57P01", "57P03", "08006", "53300", "25P03", "40001"])
+async def test_a_postgresql_that_stops_starts_or_is_full_is_unavailable_and_no_bug(
+    tmp_path: Path, sqlstate: str
+) -> None:
+    database = Database(open_engine(f"sqlite:///{tmp_path}/hone.db"))
+    for run in (database.read, database.write):
+        with pytest.raises(Unavailable, match="said so"):
+            await run(saying, sqlstate)
+    await database.close()
+
+
+async def test_a_statement_that_is_wrong_stays_a_bug(tmp_path: Path) -> None:
+    database = Database(open_engine(f"sqlite:///{tmp_path}/hone.db"))
+    for run in (database.read, database.write):
+        with pytest.raises(DBAPIError):
+            await run(saying, "42703")
+    await database.close()
+
+
+def saying(_: Connection, sqlstate: str) -> None:
+    """A statement that PostgreSQL answers with this code."""
+
+    class Said(Exception):
+        def __init__(self) -> None:
+            super().__init__("said so")
+            self.sqlstate = sqlstate
+
+    raise DBAPIError("SELECT 1", None, Said())
 
 
 async def test_a_path_with_a_space_works(tmp_path: Path) -> None:
