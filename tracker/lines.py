@@ -116,7 +116,9 @@ def lineage_line(lineage: EpisodeLineage) -> str:
     """One line for people."""
     carried = ", ".join(f"{policy} {_ranges(versions)}" for policy, versions in lineage.versions.items() if versions)
     waiting = sum(batch.state != TRAINED for batch in lineage.batches)
-    told = f"carried by {carried}" if carried else "no version was trained on it"
+    trained = sum(batch.state == TRAINED for batch in lineage.batches)
+    told = f"trained on in {trained} batches, carried by no version" if trained else "no version was trained on it"
+    told = f"carried by {carried}" if carried else told
     return f"{lineage.episode_id}: {told}" + (f"; {waiting} batches are taken and not trained yet" if waiting else "")
 
 

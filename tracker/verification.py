@@ -291,6 +291,9 @@ def _told_faults(span: TrainedSpan, call: Call, manifest: Manifest, reason: str 
 
 
 def _coverage(stored: Stored, manifest: Manifest) -> Coverage:
+    """Counted anew; as it was before the step where tokens of an episode are gone since."""
+    if stored.gone:
+        return manifest.coverage
     return coverage_of(stored.episodes.values(), manifest.policy, {span.key for span in manifest.spans})
 
 

@@ -46,7 +46,9 @@ async def taken(ledger: SqlLedger) -> tuple[Batch, Archived]:
     credit = tuple(CallCredit(episode_id="one", call_id=row.call_id, advantage=0.5) for row in rows)
     found = await ledger.take(batch(group, fence, credit=credit))
     checked = Checked(context=4, sampled=4)
-    manifest = manifest_of(found, "dapo", [(row, 0.5) for row in rows], {"one": one}, checked, Coverage())
+    manifest = manifest_of(
+        found, "dapo", [(row, 0.5) for row in rows], {"one": one}, checked, Coverage(sampled_tokens=4)
+    )
     return replace(found, manifest=encode_manifest(manifest)), one
 
 
@@ -96,6 +98,7 @@ async def test_nothing_goes_while_its_group_may_be_trained_and_then_verify_says_
     assert await ledger.apply_retention() == 2
     finding = verify(await ledger.stored_batch(one.batch_id))
     assert (finding.faults, finding.shares.trained, finding.shares.sampled) == ((), 4, 0)
+    assert finding.shares.coverage == Coverage(sampled_tokens=4)
     assert finding.gone == {"tokens removed by retention at 1970-01-11T00:16:40Z": 4}
 
 
