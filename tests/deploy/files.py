@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ def _each_text(node: Any, values: Mapping[str, str]) -> Any:
             return node
 
 
+@cache
 def manifests() -> list[Json]:
     """Every object of the kustomize base, in the order of its files."""
     base = DEPLOY / "kubernetes"
@@ -97,6 +99,7 @@ def workloads() -> Iterator[tuple[str, Json, Json]]:
             yield item["metadata"]["name"], item, container
 
 
+@cache
 def series() -> dict[str, set[str]]:
     """Every name that a page of metrics may have, with its labels."""
     found: dict[str, set[str]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import msgspec
+import pytest
 
 from tests.tracker.databases import Clock
 from tests.tracker.filling import created, ready_group
@@ -35,6 +36,7 @@ async def test_what_waits_is_counted_by_its_state(ledger: SqlLedger) -> None:
     assert told.groups == {"ready": 1, "skipped": 1}
 
 
+@pytest.mark.slow
 async def test_of_a_policy_its_versions_its_batches_and_its_last_step_are_told(ledger: SqlLedger, clock: Clock) -> None:
     await ledger.put_run("default", RunSettings(run="default", group_size=2))
     await ledger.ensure_policy("p")
@@ -49,6 +51,7 @@ async def test_of_a_policy_its_versions_its_batches_and_its_last_step_are_told(l
     assert told.lease_ms == 1_060_000
 
 
+@pytest.mark.slow
 async def test_metrics_that_hold_no_numbers_are_no_trouble(ledger: SqlLedger) -> None:
     await ledger.put_run("default", RunSettings(run="default", group_size=2))
     await ledger.ensure_policy("p")
