@@ -17,7 +17,7 @@ from tracker.lines import EpisodeLineage
 from tracker.quotas import day_of
 from tracker.settings import StoreSettings
 from tracker.sql import open_engine, upgrade
-from tracker.types import EpisodeRow, Key, KeyUsage
+from tracker.types import DEFAULT, EpisodeRow, Key, KeyUsage
 from tracker.vault import Vault
 
 
@@ -108,4 +108,4 @@ async def shred_tenant(stores: StoreSettings, tenant: str) -> int:
 async def rewrap_tenants(stores: StoreSettings) -> int:
     """Wrap the keys of all tenants with the first of the keys given; how many were wrapped with another."""
     async with open_ledger(stores) as ledger:
-        return await ledger.rewrap_tenants()
+        return await ledger.rewrap_tenants(act_of_desk(DEFAULT, "tenant.rewrap", "all"))

@@ -114,9 +114,9 @@ class TenantKeys(Database):
                 async with raw.execute("PRAGMA wal_checkpoint(TRUNCATE)") as cursor:
                     await cursor.fetchall()
 
-    async def rewrap_tenants(self) -> int:
+    async def rewrap_tenants(self, act: Act | None = None) -> int:
         """Wrap every live key with the current master key; how many were wrapped with another."""
-        return await self.write(_rewrap, self._vault)
+        return await self.write(_rewrap, self._vault, act)
 
 
 def shredded_line(at_ms: int) -> str:
@@ -163,7 +163,7 @@ def _shred(connection: Connection, tenant: str, now_ms: int, act: Act | None) ->
     return num_shredded
 
 
-def _rewrap(connection: Connection, vault: Vault) -> int:
+def _rewrap(connection: Connection, vault: Vault, act: Act | None) -> int:
     keys = tables.tenant_keys
     num_wrapped = 0
     for row in _live(connection):
@@ -171,4 +171,5 @@ def _rewrap(connection: Connection, vault: Vault) -> int:
         if wrapped is not None:
             where = (keys.c.tenant == row.tenant, keys.c.generation == row.generation, keys.c.wrapped == row.wrapped)
             num_wrapped += connection.execute(update(keys).where(*where).values(wrapped=wrapped)).rowcount
+    record_act(connection, act)
     return num_wrapped
