@@ -71,6 +71,8 @@ class Meters:
     async def _settle(self) -> None:
         while self._owed:
             place, num_tokens = self._owed.pop()
+            if not num_tokens and place.deadline_ms <= self._clock.now_ms():
+                continue
             await self.give_back(place, num_tokens)
             if (place, num_tokens) in self._owed:
                 break

@@ -79,8 +79,8 @@ class Keys(Database):
 
 
 def _add_key(connection: Connection, key: Key, act: Act | None) -> None:
-    values = msgspec.structs.asdict(key) | {"scopes": " ".join(key.scopes)}
-    values |= msgspec.structs.asdict(values.pop("limits"))
+    values = msgspec.structs.asdict(key) | {"scopes": " ".join(key.scopes)} | msgspec.structs.asdict(key.limits)
+    del values["limits"]
     if insert_new(connection, tables.keys, values):
         record_act(connection, act)
     elif _find_key(connection, key.digest) != key:
