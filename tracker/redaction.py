@@ -120,7 +120,9 @@ class _Search:
             whole, string, colon = scalar[0], scalar[1], scalar[2] or b""
             if colon and not nested:
                 return whole  # what the API calls its fields are nobody's words
-            text = whole.decode() if string is None else json.loads(string)
+            text = whole.decode() if string is None else _text_of(string)
+            if text is None:
+                return self.text(string.decode()).encode() + colon
             left = self._looked(text, nested)
             return whole if left == text else json.dumps(left).encode() + colon
 
@@ -141,6 +143,14 @@ class _Search:
         if nested < MAX_NESTED and clean[:1] in ("{", "["):
             left = self.hidden(left.encode(), nested + 1).decode()
         return text if left == clean else left
+
+
+def _text_of(string: bytes) -> str | None:
+    """What a JSON string says; `None` for what only looks like one, in a text that is no JSON after all."""
+    try:
+        return json.loads(string.decode(), strict=False)
+    except ValueError:
+        return None
 
 
 def _without_ids(call: Call, answers: Sequence[bytes]) -> Call:

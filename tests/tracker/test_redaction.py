@@ -101,6 +101,15 @@ def test_a_rule_looks_only_where_it_is_told_to() -> None:
     assert [one.reason for one in redacted(two).choices] == [Reason.REDACTED, None]
 
 
+@given(st.text(alphabet='{}[]":,\\\nu0aé\ud800@. ', max_size=30), st.booleans())
+def test_no_text_breaks_it_whatever_it_looks_like(text: str, is_found: bool) -> None:
+    words = "{" + text + (f" {SECRET} " if is_found else "")
+    kept = redacted(saying({"content": words}, words))
+    assert b"example" not in kept.messages[0] + kept.choices[0].message
+    json.loads(kept.messages[0])
+    assert kept.detail == "redacted: mail" if is_found else True
+
+
 def test_names_of_fields_stay_and_numbers_are_looked_at() -> None:
     rule = Redaction(name="n", pattern=r"content|4111\d{4}")
     kept = Redactor([rule]).redacted(saying({"content": {"content": 41112222, "a": "4111"}}, ""))
