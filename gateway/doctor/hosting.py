@@ -17,7 +17,7 @@ from typing import Any, Final
 import uvicorn
 from starlette.types import ASGIApp
 
-from gateway.serve import log_config
+from gateway.logs import LogFormat, log_config
 from tracker.errors import SettingsError
 
 HOST: Final = "127.0.0.1"
@@ -69,7 +69,7 @@ def _end_of(log: Path) -> str:
 
 
 def _to_file(log: Path) -> dict[str, Any]:
-    config = copy.deepcopy(log_config())
+    config = copy.deepcopy(log_config(LogFormat.TEXT))
     for handler in config["handlers"].values():
         handler.pop("stream", None)
         handler |= {"class": "logging.FileHandler", "filename": str(log), "delay": True}
