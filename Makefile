@@ -108,6 +108,27 @@ bench-demo-seeds: setup
 bench-agents: setup setup-agents
 	$(BIN)/python -m bench.agents
 
+# Gateways to compare with, each pinned in an environment of its own; agl-server wants Python 3.12.
+PYTHON312 ?= $(shell for p in python3.12 python3.13 $$HOME/.pyenv/versions/3.12*/bin/python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null && { echo $$p; break; }; done)
+
+setup-comparators: .venv-litellm/.hone-setup .venv-agl/.hone-setup
+
+.venv-litellm/.hone-setup: bench/traffic/litellm.txt
+	@echo "Installing LiteLLM into .venv-litellm ..."
+	@test -x .venv-litellm/bin/python || $(PYTHON) -m venv .venv-litellm
+	@.venv-litellm/bin/python -m pip --disable-pip-version-check -q install -r $< && touch $@ || \
+		echo "LiteLLM could not be installed: it is not measured."
+
+.venv-agl/.hone-setup: bench/traffic/agl.txt
+	@echo "Installing agl-server into .venv-agl ..."
+	@{ test -x .venv-agl/bin/python || $(PYTHON312) -m venv .venv-agl; } && \
+		.venv-agl/bin/python -m pip --disable-pip-version-check -q install -r $< && touch $@ || \
+		echo "agl-server could not be installed (it wants Python 3.12): it is not measured."
+
+bench-gateway: setup setup-comparators
+	$(BIN)/python -m bench.gateway
+
 bench-%: setup
 	$(BIN)/python -m bench.$(subst -,_,$*)
 

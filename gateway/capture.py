@@ -224,11 +224,10 @@ class _ChoiceFold:
         block = cast("Json", value)
         content = block.get("content")
         if isinstance(content, list):
-            for entry in cast("list[Any]", content):
-                self._take_score(cast("Json", entry).get("logprob") if type(entry) is dict else None)
+            entries = cast("list[Any]", content)
+            self._take_scores([cast("Json", one).get("logprob") if type(one) is dict else None for one in entries])
         elif isinstance(scores := block.get("token_logprobs"), list):
-            for score in cast("list[object]", scores):
-                self._take_score(score)
+            self._take_scores(cast("list[Any]", scores))
 
     def finish(self, reason: str, stop_reason: object) -> None:
         """Note how it ended; a stop reason names the stop string or token that the agent gave."""
@@ -251,11 +250,12 @@ class _ChoiceFold:
             return Reason.IDS_LOGPROBS_MISMATCH
         return Reason.BAD_LOGPROB if self.has_bad_score else None
 
-    def _take_score(self, score: object) -> None:
-        value = float(score) if type(score) in (float, int) else math.nan  # pyright: ignore[reportArgumentType]
-        if not (NO_LOGPROB < value < math.inf):
+    def _take_scores(self, scores: list[Any]) -> None:
+        if set(map(type, scores)) != {float}:
+            scores = [float(score) if type(score) in (float, int) else math.nan for score in scores]
+        self.scores += scores
+        if scores and not (min(scores) > NO_LOGPROB and math.isfinite(sum(scores))):
             self.has_bad_score = True
-        self.scores.append(value)
 
 
 def _token_ids(value: object) -> list[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -124,18 +125,19 @@ def hone(place: Place, *, workers: int = 1, records: bool = True) -> Iterator[Se
 
 @contextmanager
 def litellm(place: Place, python: Path) -> Iterator[Server]:
-    """LiteLLM's proxy, with one worker and nothing that calls home."""
+    """LiteLLM's proxy, with one worker and nothing that calls home. It does not start without a key of its own."""
+    key = f"sk-{secrets.token_hex(32)}"
     config = place.folder / "litellm.json"
     params = {"model": "openai/base", "api_base": f"{place.engine}/v1", "api_key": "none"}
     settings = {"telemetry": False, "drop_params": False, "num_retries": 0}
     models = [{"model_name": "solver", "litellm_params": params}]
     config.write_text(json.dumps({"model_list": models, "litellm_settings": settings}))
     command = [str(python.parent / "litellm"), "--config", str(config), "--port", str(place.port), "--host", HOST]
-    env = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "NO_PROXY": "*"}
+    env = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "LITELLM_MASTER_KEY": key, "NO_PROXY": "*"}
     with _process([*command, "--num_workers", "1"], place.folder / "litellm.log", SERVER_CORE, env) as process:
         url = f"http://{HOST}:{place.port}"
         _until_answers(f"{url}/health/liveliness", process)
-        yield Server("litellm", url, ("no-key",), process.pid)
+        yield Server("litellm", url, (key,), process.pid)
 
 
 @contextmanager
