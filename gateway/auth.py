@@ -162,27 +162,36 @@ class _Known:
         self._asked: dict[str, asyncio.Task[_Found | None]] = {}
 
     async def get(self, name: str) -> _Found | None:
+        """What SQL says of it, now or a moment ago; `None` where there is no such key."""
+        return self._since(name, CACHE_MS) or await self._ask_once(name)
+
+    async def get_or_stale(self, name: str) -> _Found | None:
+        """The same; what is known already where SQL does not say soon."""
+        found = self._since(name, CACHE_MS)
+        if found is not None:
+            return found
+        if name not in self._kept:
+            return await self._ask_once(name)
+        try:
+            async with asyncio.timeout(STALE_WAIT_S):
+                return await self._ask_once(name)
+        except (TimeoutError, Unavailable):
+            found = self._since(name, STALE_MS)
+            if found is None:
+                raise Unavailable(AWAY) from None
+            return found
+
+    def _since(self, name: str, age_ms: int) -> _Found | None:
+        """What was found, if that is no older."""
         kept = self._kept.get(name)
-        if kept is not None and 0 <= self._clock.now_ms() - kept[1] < CACHE_MS:
-            return kept[0]
+        return kept[0] if kept is not None and 0 <= self._clock.now_ms() - kept[1] < age_ms else None
+
+    async def _ask_once(self, name: str) -> _Found | None:
         task = self._asked.get(name)
         if task is None:
             task = self._asked[name] = asyncio.create_task(self._ask(name, self._kept, self._asked))
             task.add_done_callback(_heard)
         return await asyncio.shield(task)
-
-    async def get_or_stale(self, name: str) -> _Found | None:
-        """The same; what is known already where SQL does not say soon."""
-        if name not in self._kept:
-            return await self.get(name)
-        try:
-            async with asyncio.timeout(STALE_WAIT_S):
-                return await self.get(name)
-        except (TimeoutError, Unavailable):
-            kept = self._kept.get(name)
-            if kept is None or not 0 <= self._clock.now_ms() - kept[1] < STALE_MS:
-                raise Unavailable(AWAY) from None
-            return kept[0]
 
     def forget(self) -> None:
         """Look-ups that still run are for those who wait for them alone."""
