@@ -287,7 +287,7 @@ class Exchange:
         if refused is None:
             self._metrics.recorded_in(perf_counter() - asked_s)
         else:
-            self._metrics.unrecorded.of("withheld").inc()
+            self._watched.withheld(refused)
         await self._order.meter.end(call)
         if isinstance(failure, ClientGone):
             return False

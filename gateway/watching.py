@@ -32,6 +32,7 @@ class Watched:
         self._now = services.metrics.now
         self._span: Span | None = None
         self._call: Call | None = None
+        self._refused: HoneError | None = None
 
     def __enter__(self) -> Self:
         order = self._order
@@ -54,12 +55,17 @@ class Watched:
         CURRENT.reset(self._token)
         if self._span is not None:
             told = {} if self._call is None else _ended(self._call)
-            self._span.end(told, _trouble(self._call, error))
+            self._span.end(told, _trouble(self._call, error or self._refused))
 
     def ended(self, call: Call) -> None:
         """The call has its end, recorded or not."""
         self._call = call
         self._services.metrics.ended(call)
+
+    def withheld(self, error: HoneError) -> None:
+        """Its answer was not released, since it could not be recorded."""
+        self._refused = error
+        self._services.metrics.unrecorded.of("withheld").inc()
 
     def _begin_span(self) -> Span | None:
         tracing = self._services.tracing
