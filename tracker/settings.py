@@ -26,8 +26,6 @@ SETTINGS_FILE: Final = "hone.toml"
 PREFIX: Final = "HONE_"
 FROM_FILES: Final = ("redis_url", "database_url", "engine_key", "trainer_key", "encryption_key")
 """What holds a password or a key, and may be read from the file that `HONE_X_FILE` names."""
-FROM_FILES: Final = ("redis_url", "database_url", "engine_key", "trainer_key")
-"""What holds a password or a key, and may be read from the file that `HONE_X_FILE` names."""
 CREDIT_KINDS: Final = ("group", "rloo", "batch", "none")
 RUN_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "mode": ("train", "eval"),
