@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q install
 
-.PHONY: setup-vllm setup setup-agents bench-agents demo test conformance check check-types check-trainer check-rest bench-demo-seeds faults clean
+.PHONY: setup-vllm setup setup-agents bench-agents demo test conformance check check-types check-trainer check-rest fuzz bench-demo-seeds faults clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -101,6 +101,15 @@ check-rest:
 # Kills, cuts and fills everything in turn under load, and counts what is missing afterwards: docs/operations.md.
 faults: setup
 	$(BIN)/python -m bench.faults
+
+# Every target under a coverage-guided fuzzer, so long each: `make fuzz SECONDS=600`. Findings lie in .hone/fuzz/.
+SECONDS ?= 60
+FUZZ_TARGETS := answers codec dialects paths sse
+
+fuzz: setup
+	@$(BIN)/python -c 'import atheris' || { echo "atheris has no wheel for this Python: nothing is fuzzed."; exit 1; }
+	@for target in $(FUZZ_TARGETS); do \
+		$(BIN)/python -m tests.security.fuzz $$target -max_total_time=$(SECONDS) -rss_limit_mb=2048 || exit 1; done
 
 bench-demo-seeds: setup
 	$(BIN)/python -m bench.demo_seeds

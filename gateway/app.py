@@ -14,13 +14,14 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.responses import Response
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.answers import error_answer, form_of
@@ -34,6 +35,27 @@ from tracker.errors import BadRequest, HoneError, NotFound
 
 GC_THRESHOLDS: Final = (50_000, 20, 20)
 LOG: Final = logging.getLogger("hone.app")
+ERROR: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    status: {"description": told, "content": {"application/json": {"schema": ERROR}}}
+    for status, told in (("default", "What went wrong"), (422, "No value that can be stored"))
+}
+"""What every route may answer; FastAPI would describe a 422 of its own, which nobody ever sees."""
 WHERE: Final = "GET /openapi.json lists what there is"
 
 
@@ -102,6 +124,7 @@ def create_app(settings: GatewaySettings, clock: Clock | None = None) -> ASGIApp
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
+        responses=ERRORS,
     )
     for module in (runs, episodes, data, rewards, groups, policies, parity, engines, health, keys, audit):
         api.include_router(module.router)
@@ -152,9 +175,16 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     where, form = f"{request.method} {request.url.path}", form_of(request.url.path)
     if error.status_code == 405:
         answer = error_answer(WrongMethod(f"{where} is not allowed; {WHERE}."), form)
-        answer.headers.update(error.headers or {})
+        answer.headers["Allow"] = ", ".join(sorted(_allowed(request)))
         return answer
     return error_answer(NotFound(f"There is no {where}; {WHERE}.", code="unknown_path"), form)
+
+
+def _allowed(request: Request) -> set[str]:
+    """The methods of every route at this path; the router names those of the first one alone."""
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    found = [route.methods or set() for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return set[str]().union(*found)
 
 
 async def _on_invalid(request: Request, error: Exception) -> Response:

@@ -29,6 +29,10 @@ class _Body(CommonFields, kw_only=True):
     best_of: Int64 | None = None
 
 
+CONVERSATION: Final = frozenset({"messages", "tools"})
+"""Mean nothing beside a prompt, and are dropped: a prompt is all that is known of the conversation."""
+
+
 class Completions(OpenAIForm):
     """The dialect of `/v1/completions`."""
 
@@ -38,7 +42,7 @@ class Completions(OpenAIForm):
 
     def parse(self, body: bytes, limits: Limits) -> Asked:
         """Understand a request; raises `BadRequest`, saying what to write instead."""
-        fields = parse_fields(body)
+        fields = {name: raw for name, raw in parse_fields(body).items() if name not in CONVERSATION}
         refuse_forbidden(fields, OWN_WORDS)
         known = decode_as(body, _Body)
         check_common(known, limits)

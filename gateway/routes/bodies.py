@@ -25,6 +25,8 @@ from tracker.errors import BadRequest, HoneError, TooLarge, Unprocessable
 from tracker.types import ID_PATTERN
 
 MAX_BYTES: Final = 8 * 2**20
+REPEATED: Final[dict[int | str, dict[str, Any]]] = {200: {"description": "It is there already, as this asks for it"}}
+"""What a route that makes something answers where it is told twice, for `/openapi.json`."""
 BodyT = TypeVar("BodyT", bound="Body")
 
 
@@ -52,7 +54,7 @@ def body_of(model: type[BodyT], *, required: bool = True) -> Callable[[Request],
 
     async def read(request: Request) -> BodyT:
         try:
-            return model.model_validate(await read_object(request, required=required))
+            return model.model_validate(await _object_of(request, required=required))
         except ValidationError as error:
             raise _explained(error, model) from error
 
@@ -91,8 +93,14 @@ def encoded(value: Json) -> bytes:
     return msgspec.json.encode(value)
 
 
-async def read_object(request: Request, *, required: bool = True) -> dict[str, Any]:
-    """The body as a JSON object, its fields not looked at yet; an empty one is `{}` where none is required."""
+async def read_object(request: Request) -> dict[str, Any]:
+    """A dependency: the body as a JSON object, its fields not looked at yet. (Any more that it took would be read from
+    the query.)"""
+    return await _object_of(request, required=True)
+
+
+async def _object_of(request: Request, *, required: bool) -> dict[str, Any]:
+    """The body as a JSON object; an empty one is `{}` where none is required."""
     raw = await _read(request)
     if not raw and not required:
         return {}

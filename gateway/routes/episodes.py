@@ -16,7 +16,7 @@ from gateway.auth import Caller
 from gateway.dependencies import Services
 from gateway.erasure import erase_episode
 from gateway.routes.access import Admin, Agent, Anyone, Filter, PageOf, Reader, ServicesOf
-from gateway.routes.bodies import Body, Id, Json, Text, body_of, digest_of, documented, encoded
+from gateway.routes.bodies import REPEATED, Body, Id, Json, Text, body_of, digest_of, documented, encoded
 from gateway.routes.views import episode_view, row_view, samples_view, timeline_view
 from gateway.story import num_waiting, read_story
 from tracker.errors import Forbidden, NotFound
@@ -46,7 +46,7 @@ class FinishBody(Body):
     status: Annotated[EpisodeStatus, Field(strict=False)]
 
 
-@router.post("", status_code=201, openapi_extra=documented(EpisodeBody))
+@router.post("", status_code=201, responses=REPEATED, openapi_extra=documented(EpisodeBody))
 async def create_episode(
     caller: Agent, services: ServicesOf, body: Annotated[EpisodeBody, Depends(body_of(EpisodeBody))]
 ) -> Any:

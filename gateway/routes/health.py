@@ -30,7 +30,7 @@ async def live() -> Any:
     return JsonResponse({"status": "live"})
 
 
-@router.get("/health/ready")
+@router.get("/health/ready", responses={503: {"description": "Which part is not ready"}})
 async def ready(request: Request, services: ServicesOf) -> Any:
     """Whether calls can be served and recorded, and if not, which part is not ready; why, for those who may read."""
     parts = await parts_of(services)

@@ -19,7 +19,7 @@ from gateway.answers import JsonResponse
 from gateway.dependencies import Services
 from gateway.identity import episode_id_of
 from gateway.routes.access import Rewarder, ServicesOf
-from gateway.routes.bodies import Body, Id, Json, Text, body_of, digest_of, documented, encoded
+from gateway.routes.bodies import REPEATED, Body, Id, Json, Text, body_of, digest_of, documented, encoded
 from gateway.routes.episodes import finish_in_store
 from gateway.story import has_call, num_waiting
 from tracker.errors import BadRequest, NotFound, Unavailable
@@ -57,7 +57,7 @@ class RewardBody(Body):
     idempotency_key: Id | None = None
 
 
-@router.post("", status_code=201, openapi_extra=documented(RewardBody))
+@router.post("", status_code=201, responses=REPEATED, openapi_extra=documented(RewardBody))
 async def add_reward(
     caller: Rewarder, services: ServicesOf, body: Annotated[RewardBody, Depends(body_of(RewardBody))]
 ) -> Any:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends
 from gateway.answers import JsonResponse, plain
 from gateway.auditing import act_of, attempted
 from gateway.routes.access import Admin, Reader, ServicesOf
-from gateway.routes.bodies import read_object
+from gateway.routes.bodies import REPEATED, read_object
 from tracker.settings import parse_run
 from tracker.shares import shares_of, total
 from tracker.types import Batch
@@ -18,7 +18,7 @@ from tracker.types import Batch
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, responses=REPEATED)
 async def put_run(caller: Admin, services: ServicesOf, fields: Annotated[dict[str, Any], Depends(read_object)]) -> Any:
     """Create a run, or change one that has no episode yet: settings freeze at the first."""
     run = parse_run(fields)

@@ -130,7 +130,11 @@ async def load(told: Told, episode: Episode, upstream: ScriptedEngine) -> None:
     for name in ("Authorization", "x-api-key"):
         assert await told.ask("GET", "/v1/runs", None, None, **{name: f"Bearer {WRONG_KEY}"}) == 401
     assert await told.ask("GET", f"/v1/runs?api_key={gateway.operator_key}&key={key}") == 200
-    for body in (chat(api_key=WRONG_KEY), chat(temperature=WRONG_KEY), chat(extra_headers={"Authorization": WRONG_KEY})):
+    for body in (
+        chat(api_key=WRONG_KEY),
+        chat(temperature=WRONG_KEY),
+        chat(extra_headers={"Authorization": WRONG_KEY}),
+    ):
         assert await told.ask("POST", PATH, body, key) == 400
     assert (
         await told.ask("POST", "/v1/reward", {"episode_id": episode.episode_id, "reward": 1, "key": WRONG_KEY}) == 400
