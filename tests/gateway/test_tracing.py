@@ -93,8 +93,11 @@ async def test_each_call_is_one_span_and_the_engine_is_told_of_it(tmp_path: Path
     requests: list[bytes] = []
 
     async def collector(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
-        message = await receive()
-        requests.append(message["body"])
+        body, has_more = b"", True
+        while has_more:
+            message = await receive()
+            body, has_more = body + message["body"], message["more_body"]
+        requests.append(body)
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
