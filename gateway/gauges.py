@@ -1,7 +1,7 @@
 """What stores, engines and training look like, set as gauges in the background, never for a scrape.
 
-What this process knows by itself is cheap and set often; what SQL must be asked for is asked seldom, and the more
-workers there are the more seldom by each, since they all see the same. A scrape shows what was set last: how often
+What this process knows by itself is cheap and set often; what SQL must be asked for is asked seldom, and by one of the
+workers, since they all see the same. A scrape shows what was set last: how often
 somebody scrapes costs no store anything.
 """
 
@@ -39,11 +39,13 @@ async def show_now(services: Services) -> None:
 
 async def show_overview(services: Services) -> None:
     """What SQL and the parts of readiness say."""
-    metrics = services.metrics
+    metrics, now_s = services.metrics, services.clock.now_ms() / 1000
+    if not metrics.is_due(OVERVIEW_S, now_s):
+        return
     for name, part in (await parts_of(services)).items():
         metrics.part_ready.of(name).set(part.ready)
     _show(metrics, await services.ledger.overview())
-    metrics.looked_at.of().set(services.clock.now_ms() / 1000)
+    metrics.looked_at.of().set(now_s)
 
 
 def _show(metrics: Metrics, overview: Overview) -> None:

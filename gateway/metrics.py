@@ -29,6 +29,10 @@ MAX_CHILDREN: Final = 2_000
 """Of one instrument. Nothing that is meant to be counted comes near it."""
 SHORT_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 LONG_S: Final = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
+MARKER: Final = "looked"
+"""The file that tells when a worker looked at what all see."""
+NEARLY: Final = 0.9
+"""Of an interval: a worker that comes a little early goes ahead, so that none is left out."""
 InstrumentT = TypeVar("InstrumentT", Counter, Gauge, Histogram)
 Mode = Literal["livesum", "livemostrecent"]
 
@@ -190,6 +194,21 @@ class Metrics:
         self._calls_now.of().set(self.now.num_calls)
         self._streams_now.of().set(self.now.num_streams)
         self._held_now.of().set(self.now.num_held)
+
+    def is_due(self, interval_s: float, now_s: float) -> bool:
+        """Whether this process looks at what all workers see alike: one of them does, once in an interval."""
+        if self._folder is None:
+            return True
+        marker = self._folder / MARKER
+        try:
+            age_s = abs(now_s - marker.stat().st_mtime)
+        except FileNotFoundError:
+            age_s = interval_s
+        if age_s < interval_s * NEARLY:
+            return False
+        marker.touch()
+        os.utime(marker, (now_s, now_s))
+        return True
 
     def page(self) -> bytes:
         """Everything, of all workers, as Prometheus reads it."""

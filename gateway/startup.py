@@ -159,7 +159,7 @@ async def _start_duties(services: Services) -> None:
     services.duties.start("audit", partial(audit, *stored), AUDIT_S)
     services.duties.start("usage", services.meters.flush, FLUSH_S)
     services.duties.start("gauges", partial(show_now, services), NOW_S)
-    services.duties.start("overview", partial(show_overview, services), OVERVIEW_S * settings.workers)
+    services.duties.start("overview", partial(show_overview, services), OVERVIEW_S)
     services.duties.start("retention", services.ledger.apply_retention, RETENTION_S)
     services.duties.start("engines", services.swap.keep_up, settings.poll_interval_s)
     if settings.workers > 1:

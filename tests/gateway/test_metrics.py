@@ -95,6 +95,16 @@ def test_what_happens_now_is_shown_as_it_is() -> None:
     assert [named(page, f"hone_{it}") for it in ("calls_in_flight", "streams_in_flight", "held_answers")] == [5, 3, 1]
 
 
+def test_one_of_the_workers_that_share_a_folder_looks_once_in_an_interval(tmp_path: Path) -> None:
+    one, other = Metrics(tmp_path), Metrics(tmp_path)
+    assert [worker.is_due(15, 1_000.0) for worker in (one, other, one)] == [True, False, False]
+    assert [worker.is_due(15, 1_014.0) for worker in (other, one)] == [True, False]
+    assert one.is_due(15, 10.0)  # a clock that was set back keeps nobody from looking
+    alone = Metrics()
+    assert alone.is_due(15, 1_000.0)
+    assert alone.is_due(15, 1_000.0)
+
+
 def test_no_label_of_an_engine_holds_what_stands_before_its_host() -> None:
     assert address_of("https://user:secret@gpu/") == "gpu"
 
