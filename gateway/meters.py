@@ -21,7 +21,7 @@ from tracker.clock import Clock
 from tracker.errors import BudgetExceeded, HoneError, TooManyRequests, Unavailable
 from tracker.quotas import Limit, Place, Quota, Quotas, Refusal, day_of
 from tracker.store import Ledger
-from tracker.types import Call, KeyLimits, KeyUsage, Record
+from tracker.types import Call, KeyUsage, Record
 
 LOG: Final = logging.getLogger("hone.meters")
 FLUSH_S: Final = 2.0
@@ -119,7 +119,7 @@ class Meters:
             self._owed.append((place, 0))  # it may have been taken
             raise
         if refusal is not None:
-            raise refused(refusal, quota.limits)
+            raise refused(refusal, quota)
         return place
 
     async def give_back(self, place: Place, num_tokens: int) -> None:
@@ -184,16 +184,16 @@ def tokens_of(call: Call) -> tuple[int, int]:
     return len(call.prompt_ids), sampled or call.usage_completion_tokens or 0
 
 
-def refused(refusal: Refusal, limits: KeyLimits) -> HoneError:
+def refused(refusal: Refusal, quota: Quota) -> HoneError:
     """The error that tells which limit is reached, and how it is raised."""
-    limit, allowed = refusal.limit, msgspec.structs.asdict(limits)[refusal.limit.value]
+    limit, allowed = refusal.limit, msgspec.structs.asdict(quota.limits)[refusal.limit.value]
     wait_s = None if refusal.wait_ms is None else max(1, -(-refusal.wait_ms // 1000))
-    raised = f"An administrator raises it: hone keys limit KEY_ID --{limit.value.replace('_', '-')} NUMBER."
+    raised = f"An administrator raises it: hone keys limit {quota.key_id} --{limit.value.replace('_', '-')} NUMBER."
     match limit:
         case Limit.RATE:
-            told = f"This key may make {allowed} calls a minute"
+            told = f"The limit of this key is {allowed} calls in any minute"
         case Limit.CONCURRENT:
-            told = f"This key may have {allowed} calls in flight"
+            told = f"The limit of this key is {allowed} in flight at once"
         case Limit.BUDGET:
             told = f"This key's budget of {allowed} tokens is used up"
         case Limit.DAILY:

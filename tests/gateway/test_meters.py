@@ -18,7 +18,8 @@ from tracker.sql import open_engine, upgrade
 from tracker.types import Call, Choice, Key, KeyLimits, KeyUsage, Usage
 
 LIMITS = KeyLimits(requests_per_minute=9, max_concurrent=1, token_budget=100, token_budget_per_day=50)
-PAYER = Payer(key_id="k1", quota=Quota(key_id="k1", limits=LIMITS))
+QUOTA = Quota(key_id="k1", limits=LIMITS)
+PAYER = Payer(key_id="k1", quota=QUOTA)
 CALL = Call(
     call_id="c",
     episode_id="e",
@@ -150,6 +151,7 @@ async def test_usage_that_sql_did_not_take_is_kept_for_the_next_time(
     await away.close()
 
 
+@pytest.mark.slow
 async def test_the_end_of_an_answer_does_not_wait_long_for_a_store_that_hangs(ledger: SqlLedger, clock: Clock) -> None:
     class Hanging(Flaky):
         async def give_back(self, place: Place, num_tokens: int, now_ms: int) -> bool:
@@ -175,14 +177,14 @@ def test_tokens_are_ids_or_what_was_counted_of_words() -> None:
 
 @pytest.mark.parametrize("limit", list(Limit))
 def test_a_refusal_names_the_limit_and_what_raises_it(limit: Limit) -> None:
-    error = refused(Refusal(limit=limit, wait_ms=1_001), LIMITS)
+    error = refused(Refusal(limit=limit, wait_ms=1_001), QUOTA)
     assert error.status == 429
     assert limit in error.message
-    assert f"hone keys limit KEY_ID --{limit.replace('_', '-')} NUMBER" in error.message
+    assert f"hone keys limit k1 --{limit.replace('_', '-')} NUMBER" in error.message
     assert error.retry_after_s == 2
 
 
 def test_a_budget_that_is_used_up_promises_nothing() -> None:
-    error = refused(Refusal(limit=Limit.BUDGET), LIMITS)
+    error = refused(Refusal(limit=Limit.BUDGET), QUOTA)
     assert isinstance(error, BudgetExceeded)
     assert (error.code, error.kind, error.retry_after_s) == ("budget_exceeded", "insufficient_quota", None)
