@@ -30,6 +30,13 @@ DEFAULT_ENGINE: Final = "http://127.0.0.1:8610"
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
+EXPOSED: Final = (
+    "it listens on {host} without TLS: keys and conversations can be read on the way. Name a certificate "
+    "(HONE_TLS_CERT, HONE_TLS_KEY); behind a proxy that does, say so (HONE_TRUSTED_PROXIES or HONE_BEHIND_PROXY=true)"
+)
+"""Told, not refused: inside a cluster or a container the network itself may be the wall, and only its owner knows."""
+
+
 class LocalEngine(enum.StrEnum):
     """Which engine `hone up` starts."""
 

@@ -28,7 +28,7 @@ from gateway.logs import name_worker
 from gateway.lookups import RunCache, VersionBook
 from gateway.meters import FLUSH_S, Meters
 from gateway.metrics import Metrics
-from gateway.settings import GatewaySettings
+from gateway.settings import EXPOSED, GatewaySettings
 from gateway.tracing import open_tracing
 from tracker.archive import audit, sweep
 from tracker.clock import Clock, SystemClock
@@ -58,6 +58,8 @@ PARENT_CHECK_S: Final = 0.5
 @asynccontextmanager
 async def open_services(settings: GatewaySettings, clock: Clock | None = None) -> AsyncGenerator[Services]:
     """Everything behind the gateway's doors, for as long as the block lasts."""
+    if settings.is_exposed:
+        LOG.warning(EXPOSED.format(host=settings.host))
     clock, worker_id = clock or SystemClock(), f"worker-{secrets.token_hex(8)}"
     name_worker(worker_id)
     async with AsyncExitStack() as stack:

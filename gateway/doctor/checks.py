@@ -8,7 +8,7 @@ import httpx
 
 from gateway.engine_api import EngineApi
 from gateway.engines import EnginePool
-from gateway.settings import GatewaySettings
+from gateway.settings import EXPOSED, GatewaySettings
 from tracker.errors import HoneError
 from tracker.redis_server import EmbeddedRedis
 from tracker.redis_store import Patience, RedisStore
@@ -28,6 +28,7 @@ async def examine(settings: GatewaySettings) -> list[Finding]:
     """Check both stores and every engine."""
     settings.stores.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     findings = [
+        _network(settings),
         await _found("redis", _check_redis(settings)),
         await _found("sql", _check_sql(settings)),
     ]
@@ -35,6 +36,14 @@ async def examine(settings: GatewaySettings) -> list[Finding]:
         engines = EnginePool(settings.engines, settings.stores.policies, EngineApi(http, settings.engine_key))
         findings += [await _found(f"engine {url}", _check_engine(engines, url)) for url in settings.engines]
     return findings
+
+
+def _network(settings: GatewaySettings) -> Finding:
+    """Whether what agents send can be read by others on its way here."""
+    if settings.is_exposed:
+        return Finding(what="network", is_ok=False, detail=EXPOSED.format(host=settings.host))
+    told = "TLS" if settings.tls_cert else "this machine alone" if settings.is_loopback else "behind a proxy"
+    return Finding(what="network", is_ok=True, detail=told)
 
 
 async def _found(what: str, check: Awaitable[str]) -> Finding:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import socket
+from functools import partial
 from typing import Any
 
 import pytest
 
-from gateway.connections import SURPLUS, ConnectionLimits
+from gateway.connections import SURPLUS, ConnectionLimits, HttpProtocol
 from tests.fakes.running import until
 from tests.security.wire import HOST, PATIENCE_S, error_of, exchange, running, served, until_closed
 
@@ -200,6 +202,12 @@ async def test_far_beyond_the_limit_nobody_is_heard() -> None:
         assert await exchange(port) == b""
         for _, writer in opened:
             writer.close()
+
+
+def test_several_workers_get_the_same_limits() -> None:
+    """Each is handed the server's options as a pickle."""
+    made = pickle.loads(pickle.dumps(partial(HttpProtocol, limits=QUICK)))
+    assert made.keywords == {"limits": QUICK}
 
 
 # who speaks
