@@ -26,7 +26,7 @@ from tracker.types import Call, KeyUsage, Record
 LOG: Final = logging.getLogger("hone.meters")
 FLUSH_S: Final = 2.0
 """How long a count waits for SQL; what a worker counted in this time is lost with it when it is killed."""
-GIVE_BACK_S: Final = 1.0
+GIVE_BACK_S: Final = 3.0
 """How long the end of an answer waits for the place to be given back."""
 
 
