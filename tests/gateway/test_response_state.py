@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gateway.json_depth import MAX_DEPTH
 from tests.fakes.gateways import RunningGateway, running_gateway
 from tests.fakes.scripted_engine import ScriptedEngine
 
@@ -80,7 +81,7 @@ async def test_a_session_key_goes_on_from_answers_of_its_own_episode_alone(gatew
 
 async def test_a_request_as_deep_as_the_door_takes_is_shown(gateway: RunningGateway) -> None:
     episode = await gateway.open()
-    deep = '{"a":' * 900 + "1" + "}" * 900
+    deep = '{"a":' * (MAX_DEPTH - 1) + "1" + "}" * (MAX_DEPTH - 1)
     body = '{"model": "solver", "messages": [{"role": "user", "content": "hi"}], "metadata": ' + deep + "}"
     headers = {"Authorization": f"Bearer {episode['api_key']}", "Content-Type": "application/json"}
     answered = await gateway.admin.post("/v1/chat/completions", headers=headers, content=body)

@@ -7,6 +7,7 @@ of Redis, all rows of PostgreSQL, all files of the data folder.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import secrets
 import shutil
@@ -31,6 +32,8 @@ PATH = "/v1/chat/completions"
 ENGINE_KEY, UPSTREAM_KEY, SQL_PASSWORD, REDIS_PASSWORD, WRONG_KEY = (
     f"{name}-{secrets.token_hex(16)}" for name in ("engine", "upstream", "sql", "redis", "wrong")
 )
+
+MASTER_KEY = secrets.token_bytes(32)
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +174,7 @@ async def test_no_secret_is_found_where_it_does_not_belong(postgres: PostgresSer
             "HONE_REDIS_URL": redis_url,
             "HONE_DATABASE_URL": sql_url.replace("postgres@", f"postgres:{SQL_PASSWORD}@"),
             "HONE_ENGINE_KEY": ENGINE_KEY,
+            "HONE_ENCRYPTION_KEY": base64.b64encode(MASTER_KEY).decode(),
         }
         async with gateway_process(tmp_path / "data", **env) as gateway:
             told = Told(gateway)
@@ -193,6 +197,8 @@ async def test_no_secret_is_found_where_it_does_not_belong(postgres: PostgresSer
         "the upstream's key": UPSTREAM_KEY,
         "the password of SQL": SQL_PASSWORD,
         "the password of Redis": REDIS_PASSWORD,
+        "the key of keys": base64.b64encode(MASTER_KEY).decode(),
+        "the bytes of the key of keys": repr(MASTER_KEY)[2:-1],
         "a key of an agent": gateway.agent_key,
         "a key of an operator": gateway.operator_key,
         "a session key": episode.api_key,

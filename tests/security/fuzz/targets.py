@@ -64,8 +64,8 @@ def fuzz_dialects(data: bytes) -> None:
             shape_of(asked, conversation_of(asked))
         for target in (Target(model="x"), Target(model="x", overrides=True), Target(model="x", captures=False)):
             with contextlib.suppress(BadRequest):
-                sent = msgspec.json.decode(dialect.engine_body(asked, target))
-                assert sent["model"] == "x"
+                sent = msgspec.json.decode(dialect.engine_body(asked, target), type=dict[str, msgspec.Raw])
+                assert bytes(sent["model"]) == b'"x"'
     with contextlib.suppress(BadRequest):
         parse_embeddings(data)
 
