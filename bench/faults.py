@@ -18,7 +18,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -33,20 +33,22 @@ RESULTS = Path(__file__).parent / "results" / "faults.json"
 COLUMNS = ("answered", "in_samples", "excluded", "lost", "rewards_accepted", "rewards_found", "groups_twice")
 
 
-async def measured(faults: Sequence[Fault], num_each: int, logs: Path | None) -> list[Outcome]:
+Rows = dict[str, dict[str, Any]]
+
+
+async def measured(faults: Sequence[Fault], num_each: int, logs: Path | None, keep: Callable[[Outcome], None]) -> None:
     """Each fault in turn; those that need the same kind of stage share one, so that it has to survive all of them."""
-    outcomes: list[Outcome] = []
     for kind, several in groupby(faults, key=lambda fault: fault.stage):
         with tempfile.TemporaryDirectory(prefix="hone-faults-") as folder:
             try:
                 async with open_stage(Path(folder), kind) as stage:
                     for fault in several:
                         say(f"{fault.name}: {fault.does} ...")
-                        outcomes.append(await tried(fault, stage, num_each, f"{fault.name}-{time.time_ns()}"))
-                        say(told(outcomes[-1]))
+                        outcome = await tried(fault, stage, num_each, f"{fault.name}-{time.time_ns()}")
+                        say(told(outcome))
+                        keep(outcome)
             finally:
                 keep_logs(Path(folder), logs, kind)
-    return outcomes
 
 
 def keep_logs(folder: Path, logs: Path | None, kind: str) -> None:
@@ -115,19 +117,27 @@ def main() -> None:
     if unknown := set(wanted) - {fault.name for fault in faults}:
         sys.exit(f"no such fault: {', '.join(sorted(unknown))}; there is {', '.join(fault.name for fault in FAULTS)}")
     num_each = given.each or given.episodes / len(FAULTS)
-    outcomes = asyncio.run(measured(faults, GROUP_SIZE * math.ceil(num_each / GROUP_SIZE), given.logs))
-    rows = merged([row_of(outcome) for outcome in outcomes], given.out if wanted else None)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(rows, indent=1) + "\n")
-    print(table(rows))
-    sys.exit(0 if all(row["holds"] for row in rows) else 1)
+    rows: Rows = {}
+    if wanted and given.out.exists():
+        rows |= {row["fault"]: row for row in json.loads(given.out.read_text())}
+
+    def keep(outcome: Outcome) -> None:
+        rows[outcome.fault.name] = row_of(outcome)
+        write(rows, given.out)
+
+    asyncio.run(measured(faults, GROUP_SIZE * math.ceil(num_each / GROUP_SIZE), given.logs, keep))
+    print(table(in_order(rows)))
+    sys.exit(0 if all(row["holds"] for row in rows.values()) else 1)
 
 
-def merged(rows: list[dict[str, Any]], before: Path | None) -> list[dict[str, Any]]:
-    """These rows, and those of faults that were not done this time, in the order of the catalogue."""
-    known = {row["fault"]: row for row in json.loads(before.read_text())} if before and before.exists() else {}
-    known |= {row["fault"]: row for row in rows}
-    return [known[fault.name] for fault in FAULTS if fault.name in known]
+def in_order(rows: Rows) -> list[dict[str, Any]]:
+    """As the catalogue has them."""
+    return [rows[fault.name] for fault in FAULTS if fault.name in rows]
+
+
+def write(rows: Rows, out: Path) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(in_order(rows), indent=1) + "\n")
 
 
 if __name__ == "__main__":
