@@ -58,6 +58,9 @@ and keep all others waiting."""
 AWAY: Final = ("08", "53", "57P", "58", "25006", "25P03")
 """How the codes begin with which PostgreSQL says that it cannot do anything now: its connection broke, it has no room,
 it stops or starts, its disk fails, it is a standby, it has waited too long."""
+BROKEN: Final = (OSError, PoolTimeout, asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""What is raised where a connection cannot be made, or broke under a statement: asyncpg also says then that its own
+state is not what it should be."""
 RACES: Final = frozenset({"40001", "40P01"})
 """PostgreSQL's serialization failure and deadlock: the same transaction succeeds when it is run again."""
 MIGRATION_LOCK: Final = 0x686F6E65
@@ -101,7 +104,10 @@ def open_engine(database_url: str) -> AsyncEngine:
 
 
 def _prepare_postgres(connection: AsyncAdapt_asyncpg_connection, _: object) -> None:
-    connection.run_async(_bound_idle_time)
+    try:
+        connection.run_async(_bound_idle_time)
+    except (asyncpg.PostgresError, *BROKEN) as error:
+        raise ConnectionError(f"{error!r}") from error
 
 
 async def _bound_idle_time(connection: asyncpg.Connection) -> None:
@@ -112,7 +118,7 @@ def _check_postgres(connection: AsyncAdapt_asyncpg_connection, *_: object) -> No
     """Whether a connection of the pool still works; SQLAlchemy's own check waits for ever where nobody answers."""
     try:
         connection.run_async(_greet)
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+    except (asyncpg.PostgresError, *BROKEN) as error:
         raise InvalidatePoolError(f"{error!r}") from error
 
 
@@ -212,7 +218,7 @@ class Database:
             if _is_unavailable(error):
                 raise _away(error) from error
             raise
-        except (PoolTimeout, OSError) as error:
+        except BROKEN as error:
             raise _away(error) from error
 
     async def _write(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -226,7 +232,7 @@ class Database:
                 if _is_unavailable(error):
                     raise _away(error) from error
                 raise
-            except (PoolTimeout, OSError) as error:
+            except BROKEN as error:
                 raise _away(error) from error
         raise AssertionError("unreachable")
 
