@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import importlib.resources
+import secrets
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
+from functools import partial
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import aiosqlite
@@ -55,6 +57,10 @@ WORK_S: Final = 30.0
 IDLE_S: Final = 15
 """When PostgreSQL ends a transaction in which nothing comes any more: whoever was cut off from it would hold its locks,
 and keep all others waiting."""
+SESSION: Final = "session"
+END_SESSIONS: Final = text(
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = ANY(:names)"
+)
 AWAY: Final = ("08", "53", "57P", "58", "25006", "25P03")
 """How the codes begin with which PostgreSQL says that it cannot do anything now: its connection broke, it has no room,
 it stops or starts, its disk fails, it is a standby, it has waited too long."""
@@ -103,27 +109,28 @@ def open_engine(database_url: str) -> AsyncEngine:
     return engine
 
 
-def _prepare_postgres(connection: AsyncAdapt_asyncpg_connection, _: object) -> None:
+def _prepare_postgres(connection: AsyncAdapt_asyncpg_connection, entry: ConnectionPoolEntry) -> None:
+    """Give the session a name of its own, and have PostgreSQL notice soon that nobody is there any more."""
+    entry.info[SESSION] = name = f"hone-{secrets.token_hex(8)}"
+    settings = {
+        "application_name": name,
+        "idle_in_transaction_session_timeout": IDLE_S * 1000,
+        "tcp_keepalives_idle": IDLE_S,
+        "tcp_keepalives_interval": 5,
+        "tcp_keepalives_count": 3,
+    }
     try:
-        connection.run_async(_bound_idle_time)
+        connection.run_async(partial(_execute, statement=";".join(f"SET {k} = '{v}'" for k, v in settings.items())))
     except (asyncpg.PostgresError, *BROKEN) as error:
         raise ConnectionError(f"{error!r}") from error
-
-
-async def _bound_idle_time(connection: asyncpg.Connection) -> None:
-    await _execute(connection, f"SET idle_in_transaction_session_timeout = {IDLE_S * 1000}")
 
 
 def _check_postgres(connection: AsyncAdapt_asyncpg_connection, *_: object) -> None:
     """Whether a connection of the pool still works; SQLAlchemy's own check waits for ever where nobody answers."""
     try:
-        connection.run_async(_greet)
+        connection.run_async(partial(_execute, statement="SELECT 1"))
     except (asyncpg.PostgresError, *BROKEN) as error:
         raise InvalidatePoolError(f"{error!r}") from error
-
-
-async def _greet(connection: asyncpg.Connection) -> None:
-    await _execute(connection, "SELECT 1")
 
 
 async def _execute(connection: asyncpg.Connection, statement: str) -> None:
@@ -178,6 +185,10 @@ class Database:
         self._writer = engine.execution_options(**{WRITES: True})
         self._reader = engine if self._is_sqlite else engine.execution_options(isolation_level="REPEATABLE READ")
         self._turn = asyncio.Lock()
+        self._abandoned: list[str] = []
+        """Sessions of PostgreSQL that were given up without its knowing: they may hold locks."""
+        if not self._is_sqlite:
+            event.listen(engine.sync_engine, "invalidate", self._note_abandoned)
         self._running: set[asyncio.Task[Any]] = set()
 
     async def ping(self) -> None:
@@ -246,7 +257,21 @@ class Database:
         except InvalidRequestError as error:  # nor does a second, new one work
             raise _away(error) from error
         async with asyncio.timeout(self._work_s), aclosing(connection):
+            if self._abandoned:
+                await self._end_abandoned(connection)
             yield connection
+
+    def _note_abandoned(self, _connection: object, entry: ConnectionPoolEntry, _error: object) -> None:
+        if SESSION in entry.info:
+            self._abandoned.append(entry.info[SESSION])
+
+    async def _end_abandoned(self, connection: AsyncConnection) -> None:
+        """Have PostgreSQL end what was given up. No time of its own does: in the middle of a statement it waits for the
+        client's next word as long as TCP lets it, with all the locks it holds."""
+        names = list(self._abandoned)
+        await connection.execute(END_SESSIONS, {"names": names})
+        await connection.rollback()
+        self._abandoned = [name for name in self._abandoned if name not in names]
 
     def _wait_for_turn(self) -> AbstractAsyncContextManager[Any]:
         """SQLite has one writer: within a process, tasks queue in order rather than compete for its lock."""

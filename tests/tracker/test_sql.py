@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import sqlite3
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -16,6 +18,8 @@ import pytest
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from bench.faulting.relay import relay_to
+from bench.faulting.servers import PostgresServer
 from tests.tracker.databases import Clock
 from tests.tracker.filling import created
 from tracker.errors import Unavailable
@@ -91,6 +95,37 @@ def saying(_: Connection, sqlstate: str) -> None:
             self.sqlstate = sqlstate
 
     raise DBAPIError("SELECT 1", None, Said())
+
+
+@pytest.mark.slow
+async def test_the_locks_of_a_session_that_fell_silent_are_given_back() -> None:
+    """The network swallows it in the middle of a transaction, where PostgreSQL waits for its next word."""
+    folder = Path(tempfile.mkdtemp(prefix="hone-pg-"))  # its own user must be able to get there
+    server = PostgresServer(folder)
+    await server.start()
+    try:
+        async with relay_to(server.port) as relay:
+            database = Database(open_engine(f"postgresql://postgres@{relay.address}/postgres"), work_s=2)
+            await database.write(executing, "CREATE TABLE t (n int)", "INSERT INTO t VALUES (1)")
+            lost = asyncio.create_task(database.write(executing, "UPDATE t SET n = 2", "SELECT pg_sleep(0.5)"))
+            while not await database.read(executing, "SELECT 1 FROM pg_locks WHERE mode = 'RowExclusiveLock'"):
+                await asyncio.sleep(0.01)
+            relay.swallow()
+            relay.join()
+            with pytest.raises(Unavailable):
+                await lost
+            await database.write(executing, "UPDATE t SET n = 3")
+            assert await database.read(executing, "SELECT n FROM t WHERE n = 3")
+            await database.close()
+    finally:
+        await server.stop()
+        shutil.rmtree(folder)
+
+
+def executing(connection: Connection, *statements: str) -> bool:
+    """Whether the last of them found anything."""
+    results = [connection.exec_driver_sql(statement) for statement in statements]
+    return results[-1].returns_rows and results[-1].first() is not None
 
 
 async def test_a_path_with_a_space_works(tmp_path: Path) -> None:
