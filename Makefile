@@ -104,7 +104,7 @@ faults: setup
 
 # Every target under a coverage-guided fuzzer, so long each: `make fuzz SECONDS=600`. Findings lie in .hone/fuzz/.
 SECONDS ?= 60
-FUZZ_TARGETS := answers codec dialects paths sse
+FUZZ_TARGETS := answer_shapes answers codec dialects paths shapes sse
 
 fuzz: setup
 	@$(BIN)/python -c 'import atheris' || { echo "atheris has no wheel for this Python: nothing is fuzzed."; exit 1; }

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.security.fuzz.targets import SEEDS, TARGETS
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 4
+SECONDS = 3
 REGRESSIONS: dict[str, tuple[bytes, ...]] = {
     "dialects": (b'{"model":"m","messages":[{"role":[{"a":1}]}]}', b'{"model":"m","messages":[{"role":{}}]}'),
 }

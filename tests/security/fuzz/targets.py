@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -122,11 +122,55 @@ def fuzz_paths(data: bytes) -> None:
     TrustedProxies(["10.0.0.0/8"]).client_of("10.0.0.1", [data.decode("latin-1")])
 
 
+def fuzz_shapes(data: bytes) -> None:
+    """Requests with the right names and the wrong values in them: bytes say what to put where."""
+    fuzz_dialects(json.dumps(edited(_BODIES, data)).encode())
+
+
+def fuzz_answer_shapes(data: bytes) -> None:
+    """Answers of the same kind, of two events each."""
+    half = len(data) // 2
+    events = (edited((_CHUNK, _WHOLE), data[:half]), edited((_CHUNK, _WHOLE), data[half:]))
+    fuzz_answers(b"\n".join(json.dumps(event).encode() for event in events))
+
+
+def edited(seeds: Sequence[dict[str, Any]], program: bytes) -> Any:
+    """A copy of a seed with up to eight of its values replaced or taken out."""
+    body = json.loads(json.dumps(seeds[program[0] % len(seeds)] if program else seeds[0]))
+    for where, what in zip(program[1:17:2], program[2:17:2], strict=False):
+        places = list(_places(body))
+        if places:
+            holder, name = places[where % len(places)]
+            value = VALUES[what % len(VALUES)]
+            if value is DROPPED:
+                del holder[name]
+            else:
+                holder[name] = json.loads(json.dumps(value))
+    return body
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every value inside, as what holds it and its name or number there."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, item in list(inside):
+        yield value, name
+        yield from _places(item)
+
+
+DROPPED = object()
+VALUES: tuple[Any, ...] = (
+    *(DROPPED, None, True, 0, -1, 1.5, 2**63, 10**30, 1e308, float("nan"), "", "\ud800", "\x00", "x" * 99, "1"),
+    *([], {}, [[]], [{}], {"a": {}}, [None], [1, "a"], {"type": []}, {"role": {}}, {"type": "text", "text": []}),
+    *("system", "developer", "assistant", "tool", "user", "function", "json_schema", "auto", "required"),
+)
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
+    "answer_shapes": fuzz_answer_shapes,
     "answers": fuzz_answers,
     "codec": fuzz_codec,
     "dialects": fuzz_dialects,
     "paths": fuzz_paths,
+    "shapes": fuzz_shapes,
     "sse": fuzz_sse,
 }
 
@@ -179,7 +223,10 @@ _BODIES: tuple[dict[str, Any], ...] = (
 )
 _EVENT = b'data: {"a": 1}\n\n: ping\r\n\r\nevent: x\rdata: y\r\rdata: [DONE]\n\n'
 
+_PROGRAMS = tuple(bytes([body, *range(3, 19)]) for body in range(len(_BODIES)))
 SEEDS: dict[str, tuple[bytes, ...]] = {
+    "answer_shapes": _PROGRAMS,
+    "shapes": _PROGRAMS,
     "answers": tuple(json.dumps(said).encode() for said in (_CHUNK, _WHOLE, {"error": {"message": "m", "code": 400}})),
     "codec": (
         ARCHIVE_MAGIC + bytes([ARCHIVE_SCHEMA]),
