@@ -101,7 +101,12 @@ class _Rule:
 
     def hide(self, text: str) -> str:
         """The text without what the pattern finds; the same object where it finds nothing."""
-        return self._pattern.sub(lambda _: self._shown, text) if self._pattern.search(text) else text
+        return self._pattern.sub(self._instead, text) if self._pattern.search(text) else text
+
+    def _instead(self, found: object) -> str:
+        """A function: in a text a backslash would stand for a group."""
+        del found
+        return self._shown
 
 
 class _Search:
@@ -117,10 +122,10 @@ class _Search:
             return body
 
         def shown(scalar: re.Match[bytes]) -> bytes:
-            whole, string, colon = scalar[0], scalar[1], scalar[2] or b""
+            whole, string, colon = scalar[0], scalar[1] or b"", scalar[2] or b""
             if colon and not nested:
                 return whole  # what the API calls its fields are nobody's words
-            text = whole.decode() if string is None else _text_of(string)
+            text = _text_of(string) if string else whole.decode()
             if text is None:
                 return self.text(string.decode()).encode() + colon
             left = self._looked(text, nested)
