@@ -242,6 +242,15 @@ SEEDS: dict[str, tuple[bytes, ...]] = {
     ),
     "sse": (b"\x03" + _EVENT, b"\x00" + _EVENT.replace(b"\n", b"\r\n")),
 }
+EVERY: tuple[bytes, ...] = tuple(
+    bytes([number]) + seed for number, name in enumerate(sorted(TARGETS)) for seed in SEEDS[name]
+)
+
+
+def fuzz_every(data: bytes) -> None:
+    """The target that the first byte says."""
+    if data:
+        TARGETS[sorted(TARGETS)[data[0] % len(TARGETS)]](data[1:])
 
 
 def _names(value: object) -> set[str]:
