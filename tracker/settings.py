@@ -36,6 +36,7 @@ RUN_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "constrained": ("exclude", "train"),
     "truncated": ("train", "mask", "drop"),
 }
+REDIS_SCHEMES: Final = ("redis://", "rediss://", "unix://", "redis+sentinel://")
 RUN_RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "group_size": (1, 4096),
     "groups_per_step": (1, 4096),
@@ -109,8 +110,10 @@ class StoreSettings(Settings):
     @field_validator("redis_url")
     @classmethod
     def _redis_scheme(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError("write redis://HOST:PORT/DB, rediss:// or unix:///SOCKET")
+        if value is not None and not value.startswith(REDIS_SCHEMES):
+            raise ValueError(
+                "write redis://HOST:PORT/DB, rediss://…, unix:///SOCKET, or redis+sentinel://HOST:PORT,HOST:PORT/NAME"
+            )
         return value
 
     @field_validator("database_url")
