@@ -48,6 +48,7 @@ BODY_ENDPOINTS = (
     "/v1/chat/completions",
     "/v1/episodes",
     "/v1/episodes/{episode}/finish",
+    "/v1/keys",
     "/v1/policies",
     "/v1/policies/solver/parity",
     "/v1/policies/solver/rollback",
@@ -84,6 +85,17 @@ WRONG_FIELDS: dict[str, tuple[Json, ...]] = {
         {"task": "t", "run": "with/slash"},
     ),
     "/v1/episodes/{episode}/finish": ({}, {"status": "great"}, {"status": 1}, {"status": "ok", "more": 1}),
+    "/v1/keys": (
+        {},
+        {"scopes": []},
+        {"scopes": ["root"]},
+        {"scopes": "admin"},
+        {"scopes": ["read"], "tenant": "another"},
+        {"scopes": ["read"], "token_budget": 0},
+        {"scopes": ["read"], "max_concurrent": "many"},
+        {"scopes": ["read"], "expires_in_s": -1},
+        {"scopes": ["read"], "key": "hone-sk-mine"},
+    ),
     "/v1/policies": ({}, {"name": 7}, {"name": "solver", "lora": {}}),
     "/v1/policies/solver/parity": (
         {},
@@ -130,7 +142,14 @@ NOT_FOUND = (
     Wrong("GET", f"/v1/episodes/{UNKNOWN}", statuses=(404,)),
     Wrong("GET", f"/v1/episodes/{UNKNOWN}/timeline", statuses=(404,)),
     Wrong("GET", f"/v1/episodes/{UNKNOWN}/samples", statuses=(404,)),
+    Wrong("GET", f"/v1/episodes/{UNKNOWN}/lineage", statuses=(404,)),
     Wrong("DELETE", f"/v1/episodes/{UNKNOWN}", statuses=(404,)),
+    Wrong("POST", "/v1/keys/nobody/rotate", {}, (404,)),
+    Wrong("PATCH", "/v1/keys/nobody", {"token_budget": 5}, (404,)),
+    Wrong("DELETE", "/v1/keys/nobody", statuses=(404,)),
+    Wrong("DELETE", "/v1/keys/nobody/data", statuses=(404,)),
+    Wrong("GET", "/v1/policies/nobody/versions/nobody/lineage", statuses=(400, 404)),
+    Wrong("GET", "/v1/policies/solver/versions/99/lineage", statuses=(404,)),
     Wrong("POST", f"/v1/episodes/{UNKNOWN}/finish", {"status": "ok"}, (404,)),
     Wrong("POST", f"/e/{UNKNOWN}/v1/chat/completions", CHAT, (404,)),
     Wrong("POST", "/v1/reward", {"episode_id": UNKNOWN, "reward": 1}, (404,)),
@@ -149,7 +168,7 @@ NOT_FOUND = (
     Wrong("GET", "/v1/nothing", statuses=(404,)),
     Wrong("POST", "/v1/load_lora_adapter", {"lora_name": "a", "lora_path": "/etc"}, (404,)),
 )
-LISTS = ("/v1/batches", "/v1/episodes", "/v1/groups")
+LISTS = ("/v1/audit", "/v1/batches", "/v1/episodes", "/v1/groups", "/v1/keys")
 WRONG_QUERIES = tuple(
     Wrong("GET", f"{path}?{query}")
     for path in LISTS
@@ -171,6 +190,9 @@ WITHOUT_KEY = tuple(
         ("GET", "/v1/batches", None),
         ("GET", "/v1/groups", None),
         ("GET", "/v1/episodes", None),
+        ("GET", "/v1/audit", None),
+        ("GET", "/v1/keys", None),
+        ("POST", "/v1/keys", {"scopes": ["admin"]}),
         ("DELETE", "/v1/episodes/{episode}", None),
     )
 )
@@ -178,6 +200,10 @@ WITHOUT_SCOPE = (
     Wrong("POST", "/v1/reward", {"episode_id": "{episode}", "reward": 1}, (403,), Scope.AGENT),
     Wrong("POST", "/v1/episodes", {"task": "t"}, (403,), Scope.READ),
     Wrong("POST", "/v1/runs", {"run": "r"}, (403,), Scope.AGENT),
+    Wrong("POST", "/v1/keys", {"scopes": ["admin"]}, (403,), Scope.AGENT),
+    Wrong("POST", "/v1/keys/nobody/rotate", {}, (403,), Scope.READ),
+    Wrong("DELETE", "/v1/keys/nobody/data", None, (403,), Scope.READ),
+    Wrong("GET", "/v1/audit", None, (403,), Scope.READ),
     Wrong("GET", "/v1/episodes", None, (403,), Scope.REWARD),
     Wrong("DELETE", "/v1/episodes/{episode}", None, (403,), Scope.AGENT),
     Wrong("POST", "/v1/policies/solver/versions", {"folder": "f", "digest": DIGEST}, (403,), Scope.AGENT),
@@ -319,6 +345,6 @@ async def test_no_endpoint_is_left_out(tmp_path: Path):
     }
     open_to_all = {"/health/live", "/health/ready", "/metrics", "/openapi.json", "/docs"}
     for path, methods in paths.items():
-        for method in set(methods) & {"get", "post", "put", "delete"}:
+        for method in set(methods) & {"get", "post", "put", "patch", "delete"}:
             filled_path = re.sub(r"\{\w+\}", "X", path)
             assert path in open_to_all or (method, filled_path) in covered, f"{method} {path} has no wrong input"
