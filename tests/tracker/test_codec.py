@@ -11,8 +11,7 @@ from bench.agent_turns import SHAPES, new_tokens, turns
 from tests.tracker.call_strategies import call_of, episodes, intent
 from tracker.codec import ARCHIVE_MAGIC, decode_calls, encode_calls
 from tracker.errors import CorruptRecord
-from tracker.packing import pack_ids, pack_logprobs, unpack_ids, unpack_logprobs
-from tracker.packing import body_compressor
+from tracker.packing import body_compressor, pack_ids, pack_logprobs, unpack_ids, unpack_logprobs
 from tracker.receipts import call_digest
 from tracker.records import Shelf, contents_of, joined, read_shelf, record_of
 from tracker.types import Call, Choice, Reason
