@@ -7,7 +7,7 @@ The sources are in `redis_lua.py`. Refusals that mean something come back as wor
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -122,7 +122,10 @@ async def end_call(run: Run, keys: RedisKeys, ending: Ending) -> tuple[str, int]
     for digest, body in ending.bodies.items():
         arguments += (digest, body)
     reply = await run(lua.END, [*keys.episode(ending.episode_id), keys.due], arguments)
-    return (_word(reply[0]), reply[1]) if isinstance(reply, list) else (_word(reply), -1)
+    if not isinstance(reply, list):
+        return _word(reply), -1
+    word, position = cast("tuple[bytes, int]", reply)
+    return _word(word), position
 
 
 async def forget_call(run: Run, keys: RedisKeys, intent: Intent) -> bool:
