@@ -124,9 +124,9 @@ async def _open_redis(stage: Stage, kind: str, stack: AsyncExitStack) -> str:
 
 async def _open_sentinels(stage: Stage, stack: AsyncExitStack) -> str:
     """A master, its replica, and three that watch them."""
-    stage.redis = RedisServer(stage.folder / "redis-0", "--min-replicas-to-write", "1")
-    master = str(stage.redis.port)
-    stage.replica = RedisServer(stage.folder / "redis-1", "--replicaof", "127.0.0.1", master)
+    strict = ("--min-replicas-to-write", "1")
+    stage.redis = RedisServer(stage.folder / "redis-0", *strict)
+    stage.replica = RedisServer(stage.folder / "redis-1", *strict, "--replicaof", "127.0.0.1", str(stage.redis.port))
     sentinels = [Sentinel(stage.folder / f"sentinel-{n}", stage.redis.port, 2) for n in range(3)]
     for server in (stage.redis, stage.replica):
         stack.push_async_callback(server.program.kill)
