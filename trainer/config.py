@@ -174,7 +174,8 @@ def _policy(stores: StoreSettings, name: str | None) -> PolicySettings:
 def _gateway_url(tree: Mapping[str, Any]) -> str:
     host = str(tree.get("host", "127.0.0.1"))
     local = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - compared, not bound
-    return f"http://[{local}]:{tree.get('port', 8600)}" if ":" in local else f"http://{local}:{tree.get('port', 8600)}"
+    scheme = "https" if tree.get("tls_cert") else "http"
+    return f"{scheme}://{f'[{local}]' if ':' in local else local}:{tree.get('port', 8600)}"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -98,6 +98,8 @@ def plan_local(env: Mapping[str, str], cwd: Path, engine_ports: list[int], num_c
     named = bool(tree.get("policies"))
     full = dict(env) if named else {**env, "HONE_POLICIES": FIRST_POLICY}
     settings = load(full, cwd)
+    if settings.tls_cert is not None:
+        raise SettingsError("HONE_TLS_CERT: `hone up` is for one machine; with a certificate start `hone gateway`.")
     engines = () if tree.get("engines") else _engines(settings, engine_ports)
     vllm = _vllm_command(settings, cwd) if engines else ()
     full["HONE_DATA_DIR"] = str(settings.stores.data_dir)

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from gateway.local.plan import plan_local
 from gateway.settings import load
 from tests.fakes.gateway_process import environment, free_port, hone_program
 from tests.fakes.scripted_engine import ScriptedEngine
@@ -50,6 +51,11 @@ def test_agents_are_told_https_where_there_is_a_certificate(tmp_path: Path) -> N
     settings = load({**POLICY, **certificate(tmp_path), "HONE_HOST": "0.0.0.0"}, tmp_path)
     assert settings.base_url == "https://0.0.0.0:8600"
     assert not settings.is_exposed
+
+
+def test_a_start_of_everything_on_one_machine_does_not_take_a_certificate_it_would_not_serve(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="hone gateway"):
+        plan_local({**POLICY, **certificate(tmp_path)}, tmp_path, [8610])
 
 
 def test_a_certificate_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path) -> None:
