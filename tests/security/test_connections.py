@@ -14,6 +14,7 @@ from gateway.connections import SURPLUS, ConnectionLimits, HttpProtocol
 from tests.fakes.running import until
 from tests.security.wire import HOST, PATIENCE_S, error_of, exchange, running, served, until_closed
 
+pytestmark = pytest.mark.slow
 QUICK = ConnectionLimits(header_timeout_s=0.12, write_timeout_s=0.2)
 GET = b"GET / HTTP/1.1\r\n" + HOST
 
@@ -72,7 +73,6 @@ async def test_a_head_as_large_as_agents_send_is_served() -> None:
 # slow senders
 
 
-@pytest.mark.slow
 async def test_a_head_in_drips_is_given_up() -> None:
     async with served(hello, QUICK) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -86,13 +86,11 @@ async def test_a_head_in_drips_is_given_up() -> None:
     assert (status, error["code"]) == (408, "header_timeout")
 
 
-@pytest.mark.slow
 async def test_a_connection_on_which_nothing_comes_is_closed_without_a_word() -> None:
     async with served(hello, QUICK) as port:
         assert await exchange(port) == b""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("between", [b"\r\n", b"G"], ids=["empty lines", "the first letter of a request"])
 async def test_after_an_answer_bytes_that_are_no_request_do_not_keep_the_connection(between: bytes) -> None:
     async with served(hello, QUICK) as port:
@@ -105,7 +103,6 @@ async def test_after_an_answer_bytes_that_are_no_request_do_not_keep_the_connect
     assert told.startswith(b"HTTP/1.1 408")
 
 
-@pytest.mark.slow
 async def test_a_body_that_nobody_waits_for_any_more_does_not_keep_the_connection() -> None:
     async with served(hello, QUICK) as port:
         head = b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 1000000\r\n\r\n"
@@ -119,7 +116,6 @@ async def test_a_body_that_nobody_waits_for_any_more_does_not_keep_the_connectio
         writer.close()
 
 
-@pytest.mark.slow
 async def test_the_head_of_a_next_request_may_wait_for_the_answer_to_the_one_before() -> None:
     release = asyncio.Event()
     looked = asyncio.Event()
@@ -143,7 +139,6 @@ async def test_the_head_of_a_next_request_may_wait_for_the_answer_to_the_one_bef
 # clients that do not read
 
 
-@pytest.mark.slow
 async def test_a_client_that_does_not_read_its_stream_is_cut_off_and_the_application_is_told() -> None:
     told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -163,7 +158,6 @@ async def test_a_client_that_does_not_read_its_stream_is_cut_off_and_the_applica
             assert await asyncio.wait_for(told, PATIENCE_S) == "http.disconnect"
 
 
-@pytest.mark.slow
 async def test_an_answer_that_nobody_fetches_does_not_keep_a_closed_connection() -> None:
     async def large(scope: Any, receive: Any, send: Any) -> None:
         headers = [(b"content-length", b"16777216"), (b"connection", b"close")]
