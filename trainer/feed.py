@@ -63,16 +63,22 @@ class Feed:
         self._fence = 0
         self._runner = asyncio.Runner()
         stores = settings.stores
-        self._ledger = self._run(SqlLedger.connect(stores.database_url, clock, Vault(stores.encryption_key)))
+        try:
+            self._ledger = self._run(SqlLedger.connect(stores.database_url, clock, Vault(stores.encryption_key)))
+        except BaseException:
+            self._runner.close()
+            raise
 
     def close(self) -> None:
         """Let another trainer take over at once."""
         try:
             if self._fence:
                 self._run(self._ledger.release_lease(self._policy, self._fence))
-            self._run(self._ledger.close())
         finally:
-            self._runner.close()
+            try:
+                self._run(self._ledger.close())
+            finally:
+                self._runner.close()
 
     # The lease.
 
