@@ -185,4 +185,4 @@ async def test_the_doctor_names_what_is_wrong(engine: ScriptedEngine, tmp_path: 
     env = environment(tmp_path, HONE_ENGINES=f"{engine.url},http://127.0.0.1:9")
     status, out, _ = await hone(env, "doctor")
     assert status == 1
-    assert [line.split()[0] for line in out.splitlines()] == ["ok", "ok", "ok", "FAIL"]
+    assert [line.split()[0] for line in out.splitlines()] == ["ok", "ok", "ok", "ok", "FAIL"]
