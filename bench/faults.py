@@ -26,7 +26,7 @@ from typing import Any
 from bench.demo_seeds import machine
 from bench.faulting.catalogue import FAULTS, Fault
 from bench.faulting.load import GROUP_SIZE
-from bench.faulting.stage import open_stage
+from bench.faulting.stage import NoDisk, open_stage
 from bench.faulting.trial import Outcome, tried
 
 RESULTS = Path(__file__).parent / "results" / "faults.json"
@@ -47,6 +47,8 @@ async def measured(faults: Sequence[Fault], num_each: int, logs: Path | None, ke
                         outcome = await tried(fault, stage, num_each, f"{fault.name}-{time.time_ns()}")
                         say(told(outcome))
                         keep(outcome)
+            except NoDisk as error:
+                say(f"faults of the stage {kind!r} are left out: {error}")
             finally:
                 keep_logs(Path(folder), logs, kind)
 

@@ -51,6 +51,10 @@ RUN_SETTINGS = {
 }
 
 
+class NoDisk(Exception):
+    """No small file system can be mounted here."""
+
+
 @dataclass(slots=True)
 class Stage:
     """What a fault can be done to, and who asks and looks."""
@@ -184,8 +188,11 @@ async def _open_gateways(
 
 
 def _small_disk(folder: Path, stack: AsyncExitStack) -> Path:
-    """A file system that fills soon. Root can mount one; who is not root is told so by `mount`."""
+    """A file system that fills soon; raises `NoDisk` where none can be mounted, which takes root."""
     folder.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK}", "tmpfs", folder], check=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK}", "tmpfs", folder]
+    done = subprocess.run(mount, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise NoDisk(done.stderr.strip())
     stack.callback(subprocess.run, ["umount", "-l", folder], check=True)
     return folder
