@@ -6,13 +6,11 @@ It checks nothing and keeps nothing. What any other server costs is told as a mu
 from __future__ import annotations
 
 import argparse
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
 
 import aiohttp
 import uvicorn
 
-Message = MutableMapping[str, Any]
+from bench.traffic.asgi import Message, Receive, Send, read_body
 
 
 class PassThrough:
@@ -25,8 +23,8 @@ class PassThrough:
     async def __call__(
         self,
         scope: Message,
-        receive: Callable[[], Awaitable[Message]],
-        send: Callable[[Message], Awaitable[None]],
+        receive: Receive,
+        send: Send,
     ) -> None:
         if scope["type"] != "http":
             return
@@ -34,7 +32,7 @@ class PassThrough:
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b""})
             return
-        body = await _body(receive)
+        body = await read_body(receive)
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0)
             self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
@@ -45,15 +43,6 @@ class PassThrough:
             while chunk := await response.content.readany():
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
-
-
-async def _body(receive: Callable[[], Awaitable[Message]]) -> bytes:
-    parts: list[bytes] = []
-    while True:
-        message = await receive()
-        parts.append(message.get("body", b""))
-        if not message.get("more_body"):
-            return b"".join(parts)
 
 
 def main() -> None:

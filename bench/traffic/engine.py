@@ -12,16 +12,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, MutableMapping
 from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 import uvicorn
 
+from bench.traffic.asgi import Message, Receive, Send, read_body
+
 Json = dict[str, Any]
-Message = MutableMapping[str, Any]
-Send = Callable[[Message], Awaitable[None]]
 BASE: Final = "base"
 VOCABULARY: Final = 131_072
 LOGPROB: Final = -0.75
@@ -38,13 +37,13 @@ class Engine:
         self._delay_s = delay_s
         self._pace_s = pace_s
 
-    async def __call__(self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Send) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         if not scope["path"].endswith("completions"):
             await _whole(send, msgspec.json.encode({"object": "list", "data": [{"id": BASE, "object": "model"}]}))
             return
-        asked = msgspec.json.decode(await _body(receive))
+        asked = msgspec.json.decode(await read_body(receive))
         if not scope["path"].endswith("chat/completions"):
             await _whole(send, msgspec.json.encode(_scored(asked)))
             return
@@ -130,15 +129,6 @@ def _scored(asked: Json) -> Json:
     choice = {"index": 0, "text": "", "finish_reason": "length", "logprobs": logprobs}
     choice |= {"token_ids": [0], "prompt_token_ids": prompt}
     return {**_frame("text_completion"), "choices": [choice], "usage": _usage(1, 1)}
-
-
-async def _body(receive: Callable[[], Awaitable[Message]]) -> bytes:
-    parts: list[bytes] = []
-    while True:
-        message = await receive()
-        parts.append(message.get("body", b""))
-        if not message.get("more_body"):
-            return b"".join(parts)
 
 
 async def _whole(send: Send, body: bytes) -> None:
