@@ -124,7 +124,8 @@ def _access(record: logging.LogRecord) -> dict[str, Any]:
     if record.name != ACCESS or not isinstance(args, tuple) or len(args) != ACCESS_ARGS:
         return {}
     client, method, path, _, status = cast("tuple[Any, ...]", args)
-    return {"client": str(client), "method": str(method), "path": str(path).partition("?")[0], "status": status}
+    shown = _masked(str(path).partition("?")[0])
+    return {"client": str(client), "method": str(method), "path": shown, "status": status}
 
 
 def _masked(text: str) -> str:

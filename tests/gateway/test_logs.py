@@ -83,6 +83,13 @@ def test_an_access_line_has_fields_and_no_query() -> None:
     assert "key=" not in TextLines("%(message)s").format(line)
 
 
+def test_a_key_in_a_path_is_masked_in_every_field() -> None:
+    for key in (SECRET, SESSION):
+        line = record('%s - "%s %s HTTP/%s" %d', "1.2.3.4:5", "GET", f"/e/{key}/v1/runs", "1.1", 404, name=ACCESS)
+        assert key[10:30] not in JsonLines().format(line)
+        assert key[10:30] not in TextLines("%(message)s").format(line)
+
+
 def test_a_clean_text_shows_what_it_would_have_done() -> None:
     assert clean("a\r\n\x1b[31mb\u2028") == "a\\r\\n\\x1b[31mb\\u2028"
 
