@@ -14,6 +14,7 @@ from gateway import desk
 from gateway.answers import plain
 from gateway.key_making import Wanted, key_view, standing
 from tracker.clock import SystemClock
+from tracker.errors import BadRequest
 from tracker.settings import StoreSettings, load_stores
 from tracker.types import DEFAULT, Key, KeyLimits, Scope
 
@@ -47,6 +48,8 @@ def create_key(  # noqa: PLR0913 - a command's options are its arguments
         token_budget=token_budget,
         token_budget_per_day=token_budget_per_day,
     )
+    if expires_days is not None and expires_in_s is not None:
+        raise BadRequest("Write --expires-days or --expires-in-s, not both.")
     life_s = expires_in_s if expires_days is None else expires_days * 86_400
     wanted = Wanted(scopes=tuple(scope), tenant=tenant, label=label, expires_in_s=life_s, limits=limits)
     secret, key = asyncio.run(desk.create_key(_stores(), wanted))
@@ -95,6 +98,8 @@ def limit_key(  # noqa: PLR0913 - a command's options are its arguments
         "token_budget_per_day": token_budget_per_day,
     }
     changes = {name: limit or None for name, limit in given.items() if limit is not None}
+    if not changes:
+        raise BadRequest("Name the limit to change, such as --requests-per-minute 600; 0 takes one away.")
     _show_key(asyncio.run(desk.limit_key(_stores(), tenant, key_id, changes)), "has other limits", as_json)
 
 

@@ -42,9 +42,11 @@ def made(wanted: Wanted, now_ms: int) -> tuple[str, Key]:
         raise BadRequest(f"Give the key a scope: {', '.join(Scope)}.", param="scopes")
     if not re.fullmatch(ID_PATTERN, wanted.tenant):
         raise BadRequest(f"A tenant's name matches {ID_PATTERN}.", param="tenant")
+    life_s = wanted.expires_in_s
+    if life_s is not None and not 0 <= life_s <= MAX_LIFE_S:
+        raise BadRequest(f"A key lives from 0 to {MAX_LIFE_S} seconds, or for ever where that is left out.")
     check_limits(msgspec.structs.asdict(wanted.limits))
     secret, key_digest = mint()
-    life_s = wanted.expires_in_s
     return secret, Key(
         key_id=f"key-{secrets.token_hex(8)}",
         digest=key_digest,

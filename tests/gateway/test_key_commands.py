@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from gateway.auth import digest
 from gateway.cli import app
 from tracker.clock import SystemClock
-from tracker.errors import HoneError
+from tracker.errors import BadRequest, HoneError
 from tracker.ledger import SqlLedger
 from tracker.sql import open_engine, upgrade
 from tracker.types import Act, Key, KeyUsage
@@ -111,6 +111,8 @@ def test_a_key_is_made_limited_rotated_and_revoked(url: str) -> None:
     [
         ("create", "--scope", "agent", "--requests-per-minute", "1000000000"),
         ("create", "--scope", "agent", "--tenant", "a b"),
+        ("create", "--scope", "agent", "--expires-days", "1", "--expires-in-s", "4"),
+        ("create", "--scope", "agent", "--expires-in-s", "1e300"),
         ("rotate", "key-1", "--grace-s", "1e9"),
         ("limit", "key-1", "--token-budget", "9" * 17),
     ],
@@ -119,3 +121,10 @@ def test_what_cannot_be_is_refused_and_nothing_is_made(url: str, arguments: tupl
     with pytest.raises(HoneError):
         hone(url, *arguments)
     assert hone(url, "list") == ""
+
+
+def test_a_limit_that_is_not_named_is_asked_for(url: str) -> None:
+    key_id = told(url, "create", "--scope", "agent", "--tenant", "acme")["key_id"]
+    with pytest.raises(BadRequest, match="--requests-per-minute"):
+        hone(url, "limit", key_id, "--tenant", "acme")
+    assert [act.act for act in read(url, "")[1]] == ["key.create"]
