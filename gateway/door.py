@@ -219,7 +219,8 @@ class Door:
             async with asyncio.timeout(settings.body_timeout_s):
                 return await _read(receive, headers.one("content-length"), settings.max_body_bytes)
         except TimeoutError:
-            raise SlowBody(f"The body did not come within {settings.body_timeout_s:g} s.") from None
+            told = f"The body did not come within {settings.body_timeout_s:g} s (HONE_BODY_TIMEOUT_S)."
+            raise SlowBody(told) from None
 
     async def _arrival(
         self, dialect: Dialect, path: AgentPath, headers: RequestHeaders, caller: Caller, body: bytes

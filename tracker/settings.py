@@ -192,8 +192,13 @@ def validated(model: type[SettingsT], fields: Mapping[str, Any]) -> SettingsT:
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, item['loc'])) or 'settings'}: {item['msg']}" for item in error.errors()]
+        lines = [f"{'.'.join(map(str, item['loc'])) or 'settings'}: {_said(item['msg'])}" for item in error.errors()]
         raise SettingsError("; ".join(lines)) from error
+
+
+def _said(message: str) -> str:
+    """What one of our validators said, without pydantic's words before it."""
+    return message.removeprefix("Value error, ")
 
 
 def parse_run(fields: Mapping[str, Any]) -> RunSettings:

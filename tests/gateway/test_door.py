@@ -190,9 +190,10 @@ async def test_a_body_that_comes_too_slowly_is_given_up(door: RunningDoor) -> No
     reader, writer = await asyncio.open_connection(host, int(port))
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {door.key}\r\nContent-Length: 9\r\n"
     writer.write(head.encode() + b"\r\n{")
-    answer = await asyncio.wait_for(reader.read(200), 30)
+    answer = await asyncio.wait_for(reader.readuntil(b"}}"), 30)
     writer.close()
     assert answer.startswith(b"HTTP/1.1 408")
+    assert b"HONE_BODY_TIMEOUT_S" in answer
 
 
 async def test_the_output_cap_reaches_the_engine(door: RunningDoor) -> None:

@@ -75,6 +75,7 @@ def test_what_cannot_work_is_refused_with_what_would(env: dict[str, str], words:
     with pytest.raises(SettingsError) as caught:
         load(env, tmp_path)
     assert words in caught.value.message
+    assert "Value error" not in caught.value.message
 
 
 def test_a_misspelt_name_in_the_file_is_refused_with_the_nearest(tmp_path: Path) -> None:
