@@ -6,6 +6,7 @@ answers with what nobody can read, is `UpstreamFailed`; what follows from it is 
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -77,6 +78,12 @@ class _Told(msgspec.Struct):
 
 class _Refusal(msgspec.Struct):
     error: _Told
+
+
+def engine_http(timeout_s: float) -> httpx.AsyncClient:
+    """A client for engines: no proxy of the environment, and the roots that calls trust as well (the system's, or those
+    of `SSL_CERT_FILE`), where httpx of itself would take only its own."""
+    return httpx.AsyncClient(timeout=timeout_s, trust_env=False, verify=ssl.create_default_context())
 
 
 class EngineApi:

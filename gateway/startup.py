@@ -15,12 +15,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Final
 
-import httpx
-
 from gateway.auth import KeyRing
 from gateway.background import duties
 from gateway.dependencies import Services
-from gateway.engine_api import EngineApi
+from gateway.engine_api import EngineApi, engine_http
 from gateway.engines import EnginePool, Fitness
 from gateway.gauges import NOW_S, OVERVIEW_S, show_now, show_overview
 from gateway.hotswap import HotSwap
@@ -74,7 +72,7 @@ async def open_services(settings: GatewaySettings, clock: Clock | None = None) -
         stack.push_async_callback(ledger.close)
         await ledger.check_encryption()
         await _register(settings.stores, ledger)
-        http = await stack.enter_async_context(httpx.AsyncClient(timeout=settings.engine_timeout_s, trust_env=False))
+        http = await stack.enter_async_context(engine_http(settings.engine_timeout_s))
         engines = EnginePool(settings.engines, settings.stores.policies, EngineApi(http, settings.engine_key))
         swap = HotSwap(settings.stores, store, ledger, engines, clock, settings.max_adapter_bytes)
         await swap.keep_up()

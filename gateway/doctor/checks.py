@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-import httpx
-
-from gateway.engine_api import EngineApi
+from gateway.engine_api import EngineApi, engine_http
 from gateway.engines import EnginePool
 from gateway.settings import EXPOSED, GatewaySettings
 from tracker.errors import HoneError
@@ -32,7 +30,7 @@ async def examine(settings: GatewaySettings) -> list[Finding]:
         await _found("redis", _check_redis(settings)),
         await _found("sql", _check_sql(settings)),
     ]
-    async with httpx.AsyncClient(timeout=settings.engine_timeout_s, trust_env=False) as http:
+    async with engine_http(settings.engine_timeout_s) as http:
         engines = EnginePool(settings.engines, settings.stores.policies, EngineApi(http, settings.engine_key))
         findings += [await _found(f"engine {url}", _check_engine(engines, url)) for url in settings.engines]
     return findings

@@ -26,6 +26,7 @@ from gateway.doctor.engines import RehearsalEngine, rehearsal_engine
 from gateway.doctor.report import Report, Seen, report_of
 from gateway.doctor.stage import PrivateGateway, private_gateway
 from gateway.doctor.words import Difference, as_json, show
+from gateway.engine_api import engine_http
 from tracker.errors import SettingsError
 from tracker.types import Call, Record
 
@@ -170,7 +171,8 @@ async def _decoded(gateway: PrivateGateway, report: Report) -> tuple[Difference,
     parted = [step for step in report.steps if step.kind in (StepKind.DRIFTS, StepKind.FORKS)][:MAX_DECODED]
     key = gateway.settings.engine_key
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    async with httpx.AsyncClient(headers=headers, timeout=gateway.settings.engine_timeout_s, trust_env=False) as http:
+    async with engine_http(gateway.settings.engine_timeout_s) as http:
+        http.headers.update(headers)
         return tuple([await _difference(http, step, calls[step.call_id]) for step in parted])
 
 

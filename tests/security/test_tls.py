@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import datetime
 import ssl
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -129,6 +132,53 @@ async def test_a_gateway_with_a_certificate_speaks_https_alone(tmp_path: Path, w
         finally:
             process.terminate()
             await asyncio.wait_for(process.wait(), 60)
+
+
+@pytest.mark.slow
+async def test_an_engine_with_a_certificate_of_its_own_is_trusted_where_the_settings_of_openssl_say_so(
+    tmp_path: Path,
+) -> None:
+    port, files = free_port(), certificate(tmp_path)
+    with (tmp_path / "log").open("wb") as log:
+        async with ScriptedEngine() as engine, https_before(engine.url, files) as url:
+            env = {**POLICY, "SSL_CERT_FILE": files["HONE_TLS_CERT"], "HONE_ENGINES": url, "HONE_PORT": str(port)}
+            env |= {"HONE_DATA_DIR": str(tmp_path / "data"), "HONE_BEGIN_TIMEOUT_S": "10"}
+            process = await asyncio.create_subprocess_exec(
+                *hone_program("gateway"), env=environment(env), cwd=tmp_path, stdout=log, stderr=log
+            )
+            try:
+                async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+                    await until_live(client, process)
+                    engines = (await client.get("/health/ready")).json()["parts"]["engines"]
+                    assert engines["ready"], engines
+            finally:
+                process.terminate()
+                await asyncio.wait_for(process.wait(), 60)
+
+
+@asynccontextmanager
+async def https_before(url: str, files: dict[str, str]) -> AsyncGenerator[str]:
+    """What ends TLS before a server that speaks none; its URL."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files["HONE_TLS_CERT"], files["HONE_TLS_KEY"])
+    behind = urlsplit(url)
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, forth = await asyncio.open_connection(behind.hostname, behind.port)
+        await asyncio.gather(carry(reader, forth), carry(back, writer))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    try:
+        yield f"https://localhost:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
 
 
 async def until_live(client: httpx.AsyncClient, process: asyncio.subprocess.Process) -> None:
