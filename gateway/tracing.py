@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from tracker.errors import SettingsError
 
 Attributes = Mapping[str, str | int | float | tuple[str, ...]]
-ADVICE: Final = "HONE_OTLP_ENDPOINT needs OpenTelemetry: pip install 'hone[otel]', or leave it unset."
+ADVICE: Final = "HONE_OTLP_ENDPOINT needs OpenTelemetry: pip install '.[otel]' in Hone's checkout, or leave it unset."
 
 
 class Span(Protocol):

