@@ -26,6 +26,8 @@ from tracker.types import Call, KeyUsage, Record
 LOG: Final = logging.getLogger("hone.meters")
 FLUSH_S: Final = 2.0
 """How long a count waits for SQL; what a worker counted in this time is lost with it when it is killed."""
+SETTLED: Final = 64
+"""How many places that are owed are given back at once."""
 GIVE_BACK_S: Final = 3.0
 """How long the end of an answer waits for the place to be given back."""
 
@@ -54,6 +56,7 @@ class Meters:
         self._owed: list[tuple[Place, int]] = []
         """Places that could not be given back, with the tokens that their calls took."""
         self._turn = asyncio.Lock()
+        self._flushes: set[asyncio.Task[None]] = set()
 
     def meter(self, payer: Payer) -> Meter:
         """The meter of one call."""
@@ -62,19 +65,30 @@ class Meters:
     async def flush(self) -> None:
         """Give back what is owed, then add to SQL what was counted; what fails is kept for the next time.
 
-        Afterwards SQL knows everything that was counted before, also where another flush was under way.
+        Afterwards SQL knows everything that was counted before, also where another flush was under way. It goes on if
+        its caller is cancelled: what SQL commits all the same would be counted again.
         """
+        task = asyncio.create_task(self._flush())
+        self._flushes.add(task)
+        task.add_done_callback(self._flushes.discard)
+        await asyncio.shield(task)
+
+    async def _flush(self) -> None:
         async with self._turn:
             await self._settle()
             await self._add_usage()
 
     async def _settle(self) -> None:
-        while self._owed:
-            place, num_tokens = self._owed.pop()
-            if not num_tokens and place.deadline_ms <= self._clock.now_ms():
-                continue
-            await self.give_back(place, num_tokens)
-            if (place, num_tokens) in self._owed:
+        """Give back what is owed, many at once: an outage leaves as many as calls were refused in it. Usage does not
+        wait for all of them, nor for a store that is away."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + FLUSH_S
+        while self._owed and loop.time() < until_s:
+            owed = self._owed[-SETTLED:]
+            del self._owed[-SETTLED:]
+            now_ms = self._clock.now_ms()
+            live = [(place, taken) for place, taken in owed if taken or place.deadline_ms > now_ms]
+            if not all(await asyncio.gather(*(self.give_back(place, taken) for place, taken in live))):
                 break
 
     async def _add_usage(self) -> None:
@@ -122,8 +136,8 @@ class Meters:
             raise refused(refusal, quota)
         return place
 
-    async def give_back(self, place: Place, num_tokens: int) -> None:
-        """Give a place back soon, or later where the store is away."""
+    async def give_back(self, place: Place, num_tokens: int) -> bool:
+        """Give a place back soon, or later where the store is away; whether it is done."""
         try:
             async with asyncio.timeout(GIVE_BACK_S):
                 await self._quotas.give_back(place, num_tokens, self._clock.now_ms())
@@ -131,6 +145,8 @@ class Meters:
             self._owed.append((place, num_tokens))
             if isinstance(error, asyncio.CancelledError):
                 raise
+            return False
+        return True
 
     def _add(self, key_id: str, day: int, counts: tuple[int, int, int] | list[int]) -> None:
         sums = self._counted.setdefault((key_id, day), [0, 0, 0])

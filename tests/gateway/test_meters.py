@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.meters import GIVE_BACK_S, Meters, Payer, refused, tokens_of
+from gateway.meters import GIVE_BACK_S, SETTLED, Meters, Payer, refused, tokens_of
 from tests.tracker.databases import Clock
 from tracker.errors import BudgetExceeded, TooManyRequests, Unavailable
 from tracker.ledger import SqlLedger
@@ -149,6 +149,63 @@ async def test_usage_that_sql_did_not_take_is_kept_for_the_next_time(
     await meters.close()
     assert (await usage(ledger, clock))[0] == KeyUsage(calls=2, prompt_tokens=4, sampled_tokens=5)
     await away.close()
+
+
+async def test_a_commit_goes_on_though_the_flush_was_cancelled_and_is_not_repeated(
+    ledger: SqlLedger, clock: Clock, tmp_path: Path
+) -> None:
+    class Committing(SqlLedger):
+        has_begun, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def add_usage(self, taken: Mapping[tuple[str, int], KeyUsage]) -> None:
+            commit = asyncio.create_task(ledger.add_usage(taken))  # nobody can take a commit back
+            self.has_begun.set()
+            await self.goes_on.wait()
+            await commit
+
+    slow = Committing(open_engine(f"sqlite:///{tmp_path}/hone.db"), clock)
+    meters = Meters(Flaky(), slow, clock, "w1", 60)
+    meters.count("k1", 3, 4)
+    flush = asyncio.create_task(meters.flush())
+    await slow.has_begun.wait()
+    flush.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await flush
+    slow.goes_on.set()
+    await meters.close()
+    assert (await usage(ledger, clock))[0] == KeyUsage(calls=1, prompt_tokens=3, sampled_tokens=4)
+    await slow.close()
+
+
+async def test_what_an_outage_left_is_given_back_many_at_once_until_the_store_is_away_again(
+    ledger: SqlLedger, clock: Clock
+) -> None:
+    class Counting(Flaky):
+        num_asked = num_at_once = most_at_once = 0
+
+        async def give_back(self, place: Place, num_tokens: int, now_ms: int) -> bool:
+            self.num_asked += 1
+            self.num_at_once += 1
+            self.most_at_once = max(self.most_at_once, self.num_at_once)
+            await asyncio.sleep(0)
+            self.num_at_once -= 1
+            return await super().give_back(place, num_tokens, now_ms)
+
+    quotas = Counting()
+    meters = Meters(quotas, ledger, clock, "w1", 60)
+    many = Payer(key_id="k1", quota=Quota(key_id="k1", limits=KeyLimits(max_concurrent=1_000)))
+    quotas.is_away = True
+    for _ in range(3 * SETTLED):
+        with pytest.raises(Unavailable):
+            await meters.meter(many).__aenter__()
+    await meters.flush()
+    assert quotas.num_asked == SETTLED
+    quotas.is_away = False
+    await meters.flush()
+    assert quotas.num_asked == 4 * SETTLED
+    assert quotas.most_at_once == SETTLED
+    async with meters.meter(PAYER):
+        pass
 
 
 @pytest.mark.slow
