@@ -33,6 +33,10 @@ LATE_S: Final = 0.02
 """A timer this late says that this process was not running: Redis may have answered meanwhile."""
 REPLICA_MS: Final = 500
 """How long replicas have to acknowledge a batch."""
+GREETING: Final = ("PUBLISH", "hone", "")
+"""What a new connection says first where replicas have to acknowledge. WAIT asks for what its own connection has
+written: one that only finds what an earlier one wrote would be told that replicas have it. This goes to them behind
+that, stores nothing, and is never refused for want of memory."""
 NO_REPLICA: Final = "NOREPLICAS no replica"
 NOT_NOW: Final = ("MISCONF", "NOREPLICAS", "BUSY")
 """Error replies that say the server cannot do it yet."""
@@ -178,6 +182,8 @@ class RedisLink:
         if not self._connection.is_connected:
             async with asyncio.timeout(self._connect_timeout_s):
                 await self._connection.connect()
+                if self._num_replicas:
+                    await self._greet()
             self.num_connects += 1
         jobs[:] = [job for job in jobs if not job.is_over]
         for job in jobs:
@@ -191,6 +197,11 @@ class RedisLink:
         if not_now:
             self._queue.extendleft(reversed(not_now))
             await asyncio.sleep(LATE_S)
+
+    async def _greet(self) -> None:
+        """Raises the error reply of a server that does not take it: then nothing could be acknowledged."""
+        await self._connection.send_packed_command([packed(GREETING)], check_health=False)
+        await self._connection.read_response(disconnect_on_error=False)
 
     async def _answered(self, jobs: list[_Job], stall: asyncio.Timeout) -> list[_Job]:
         """Hand out each job's replies as they come; the jobs that have to be sent again."""

@@ -55,6 +55,33 @@ async def test_what_no_replica_has_does_not_count(tmp_path: Path) -> None:
             await server.program.kill()
 
 
+@pytest.mark.slow
+async def test_what_an_earlier_connection_wrote_does_not_count_before_a_replica_has_it(tmp_path: Path) -> None:
+    master = RedisServer(tmp_path / "master")
+    replica = RedisServer(tmp_path / "replica", "--replicaof", "127.0.0.1", str(master.port))
+    sentinel = Sentinel(tmp_path / "sentinel", master.port, 1)
+    link: RedisLink | None = None
+    try:
+        await master.start()
+        await sentinel.program.spawn()
+        await connectable(sentinel)
+        await replica.start()
+        await master.until_replicated()
+        replica.program.pause()
+        await master.ask("SET", "k", "of a connection that broke before its reply")
+        link = RedisLink(f"redis+sentinel://127.0.0.1:{sentinel.port}/hone", stall_timeout_s=30, records=True)
+        link.start()
+        with pytest.raises(Unavailable, match="no replica has acknowledged"):
+            await link.ask(("GET", "k"), timeout_s=30)
+        replica.program.resume()
+        await link.ask(("GET", "k"), timeout_s=60, repeat_s=60)
+    finally:
+        if link is not None:
+            await link.close()
+        for server in (sentinel, replica, master):
+            await server.program.kill()
+
+
 async def opened(url: str, episode_id: str) -> None:
     store = await RedisStore.connect(url, patience=PATIENT, strict=False)
     try:
