@@ -6,6 +6,7 @@ only can be read. What it proves is left to `evidence.py` and `verification.py`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,6 +55,17 @@ class StoredTimeline(Record, frozen=True):
         return Archived(episode_id=self.episode_id, chain=self.digest, calls=(), receipts=known)
 
 
+class _Evidence(Record, frozen=True):
+    """What SQL holds of a batch, not opened yet."""
+
+    batch: Batch
+    timelines: tuple[tuple[StoredTimeline, RunSettings], ...]
+    """With the run of each."""
+    gone: dict[str, str]
+    """episode_id -> why its tokens are not there any more."""
+    deleted: frozenset[str]
+
+
 class BatchReading(Database):
     """Batches with their evidence."""
 
@@ -79,8 +91,12 @@ class BatchReading(Database):
         return await self.read(_list_batches, policy, run, batch_ids)
 
     async def stored_batch(self, batch_id: str) -> Stored:
-        """A batch and the archives of its groups, as of one moment; without adapters, which are no business of SQL."""
-        return await self.read(_stored_batch, batch_id, self._vault)
+        """A batch and the archives of its groups, as of one moment; without adapters, which are no business of SQL.
+
+        They are opened after the transaction, in a thread: it grows with the batch, and PostgreSQL ends a transaction
+        in which nothing comes for a while.
+        """
+        return await asyncio.to_thread(_opened, await self.read(_read_batch, batch_id, self._vault))
 
     async def skipped_groups(self, run: RunKey) -> dict[str, int]:
         """reason -> groups of the run that were not trained at all."""
@@ -147,30 +163,39 @@ def _is_of_run(run: RunKey) -> ColumnElement[bool]:
     )
 
 
-def _stored_batch(connection: Connection, batch_id: str, vault: Vault) -> Stored:
+def _read_batch(connection: Connection, batch_id: str, vault: Vault) -> _Evidence:
     (batch,) = _list_batches(connection, None, None, [batch_id])
     runs = RunCache(connection)
+    timelines = _timelines_of_groups(connection, batch.group_ids, vault)
+    return _Evidence(
+        batch=batch,
+        timelines=tuple((stored, runs.get(stored.tenant, stored.run)) for stored in timelines),
+        gone={
+            stored.episode_id: stored.shredded or _removed(connection, stored.episode_id)
+            for stored in timelines
+            if stored.shredded or not stored.kept & Kept.TOKENS
+        },
+        deleted=_deleted(connection, {item.episode_id for item in batch.credit}),
+    )
+
+
+def _opened(evidence: _Evidence) -> Stored:
     episodes: dict[str, tuple[Archived, RunSettings]] = {}
     gone: dict[str, Removed] = {}
     troubles: list[Fault] = []
-    for stored in _timelines_of_groups(connection, batch.group_ids, vault):
+    for stored, run in evidence.timelines:
+        why = evidence.gone.get(stored.episode_id)
         try:
-            if stored.shredded or not stored.kept & Kept.TOKENS:
-                why = stored.shredded or _removed(connection, stored.episode_id)
+            if why is None:
+                episodes[stored.episode_id] = stored.opened(), run
+            else:
                 gone[stored.episode_id] = Removed(why=why, sealed=stored.sealed())
-                continue
-            episodes[stored.episode_id] = stored.opened(), runs.get(stored.tenant, stored.run)
         except CorruptRecord as error:
             # The message names the episode already.
             what = error.message.removeprefix(f"episode {stored.episode_id}: ")
             troubles.append(Fault(what=what, episode_id=stored.episode_id))
-    credited = {item.episode_id for item in batch.credit}
     return Stored(
-        batch=batch,
-        episodes=episodes,
-        troubles=tuple(troubles),
-        deleted=_deleted(connection, credited - episodes.keys()),
-        gone=gone,
+        batch=evidence.batch, episodes=episodes, troubles=tuple(troubles), deleted=evidence.deleted, gone=gone
     )
 
 
