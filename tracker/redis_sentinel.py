@@ -23,32 +23,41 @@ ASK_S: Final = 0.3
 """How long one sentinel has to answer, before the next is asked."""
 HOW: Final = "a URL of sentinels is redis+sentinel://HOST:PORT,HOST:PORT/NAME, with their name for the master"
 
+UNREAD: Final = "the URL is not understood (in a password write %2F for /, %23 for #, %3F for ?, %40 for @)"
+
 
 class Way:
-    """How connections to one Redis are made. Raises `ValueError` for a URL that names none."""
+    """How connections to one Redis are made. Raises `ValueError` for a URL that names none, in words that repeat
+    nothing of it: what was taken for a port may be half of a password."""
 
     def __init__(self, url: str) -> None:
-        # redis-py must not repeat anything: that is the link's affair.
-        how: dict[str, Any] = {"protocol": 2, "retry": Retry(NoBackoff(), 0), "socket_timeout": None}
         self._sentinel: Sentinel | None = None
         self.num_replicas = 0
         """How many replicas must have what is recorded."""
-        if url.partition("://")[0] == SCHEME:
-            hosts, name, more = parse_sentinel_url(url)
-            asked = {"socket_timeout": ASK_S, "socket_connect_timeout": ASK_S, "retry": Retry(NoBackoff(), 0)}
-            self._sentinel = Sentinel(hosts, sentinel_kwargs=asked)
-            self._pool: ConnectionPool = SentinelConnectionPool(name, self._sentinel, **more, **how)
-            self.num_replicas = 1
-        else:
-            self._pool = ConnectionPool.from_url(  # pyright: ignore[reportUnknownMemberType] - its keywords have no types
-                url, **how
-            )
-        self.connection: AbstractConnection = self._pool.make_connection()
+        try:
+            if url.partition("://")[0] == SCHEME:
+                hosts, name, more = parse_sentinel_url(url)
+                asked = {"socket_timeout": ASK_S, "socket_connect_timeout": ASK_S, "retry": Retry(NoBackoff(), 0)}
+                self._sentinel = Sentinel(hosts, sentinel_kwargs=asked)
+                self._pool: ConnectionPool = SentinelConnectionPool(name, self._sentinel, **more, **_how())
+                self.num_replicas = 1
+            else:
+                self._pool = ConnectionPool.from_url(  # pyright: ignore[reportUnknownMemberType] - no types
+                    url, **_how()
+                )
+            self.connection: AbstractConnection = self._pool.make_connection()
+        except (ValueError, TypeError) as error:
+            raise ValueError(HOW if str(error) == HOW else UNREAD) from None
 
     async def close(self) -> None:
         await self.connection.disconnect()
         for client in () if self._sentinel is None else self._sentinel.sentinels:
             await client.aclose()
+
+
+def _how() -> dict[str, Any]:
+    """redis-py must not repeat anything: that is the link's affair."""
+    return {"protocol": 2, "retry": Retry(NoBackoff(), 0), "socket_timeout": None}
 
 
 def parse_sentinel_url(url: str) -> tuple[list[tuple[str, int]], str, dict[str, Any]]:

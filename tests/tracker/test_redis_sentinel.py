@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,21 @@ def test_a_url_may_hold_a_login_ports_and_a_database():
 def test_a_url_that_names_no_sentinel_or_no_master_is_refused_with_what_to_write(url: str):
     with pytest.raises(SettingsError, match=r"redis\+sentinel://HOST:PORT,HOST:PORT/NAME"):
         RedisLink(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:s3cret/word@host:6379/0",
+        "redis://me:s3cret#word@host:6379/0",
+        "redis://host:6379/0?s3cret=1",
+        "redis+sentinel://me:s3cret/word@one:26379",
+    ],
+)
+def test_a_url_that_is_not_understood_is_refused_without_its_password(url: str):
+    with pytest.raises(SettingsError, match="in a password write %2F for /") as refused:
+        RedisLink(url)
+    assert "s3cret" not in "".join(traceback.format_exception(refused.value, chain=True)).replace(url, "")
 
 
 @pytest.mark.parametrize("found", ["0", "unknown"])
