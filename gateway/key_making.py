@@ -24,6 +24,7 @@ MAX_RATE: Final = 100_000
 MAX_CONCURRENT: Final = 10_000
 MAX_LIFE_S: Final = 100 * 366 * 86_400
 MAX_GRACE_S: Final = 30 * 86_400
+VALID: Final = "valid"
 
 
 class Wanted(Record, frozen=True):
@@ -94,4 +95,4 @@ def standing(key: Key, now_ms: int) -> str:
     """`valid`, `revoked` or `expired`."""
     if key.revoked_ms is not None:
         return "revoked"
-    return "expired" if key.expires_ms is not None and key.expires_ms <= now_ms else "valid"
+    return "expired" if key.expires_ms is not None and key.expires_ms <= now_ms else VALID

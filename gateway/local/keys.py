@@ -1,7 +1,7 @@
 """One key of each kind for a gateway on this machine, kept in a file that only its owner can read.
 
 The ledger holds digests only, so the keys themselves would be lost with the terminal. A key in the file that the
-ledger no longer knows, or that was revoked, is replaced.
+ledger no longer knows, or that is good no more (revoked, expired, or rotated), is replaced.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.auditing import act_of_desk
 from gateway.auth import digest
-from gateway.key_making import Wanted, made, told_of
+from gateway.key_making import VALID, Wanted, made, standing, told_of
 from tracker.clock import Clock
 from tracker.store import Ledger
 from tracker.types import DEFAULT, Scope
@@ -28,14 +28,14 @@ async def ensure_keys(ledger: Ledger, data_dir: Path, clock: Clock) -> dict[Scop
     keys: dict[Scope, str] = {}
     for scope in Scope:
         key = kept.get(scope)
-        keys[scope] = key if key and await _is_valid(ledger, key) else await _add(ledger, scope, clock)
+        keys[scope] = key if key and await _is_valid(ledger, key, clock) else await _add(ledger, scope, clock)
     _write(path, keys)
     return keys
 
 
-async def _is_valid(ledger: Ledger, key: str) -> bool:
+async def _is_valid(ledger: Ledger, key: str, clock: Clock) -> bool:
     stored = await ledger.find_key(digest(key))
-    return stored is not None and stored.revoked_ms is None
+    return stored is not None and standing(stored, clock.now_ms()) == VALID
 
 
 async def _add(ledger: Ledger, scope: Scope, clock: Clock) -> str:

@@ -93,7 +93,7 @@ def test_a_taken_port_is_an_error_that_names_another():
             refuse_taken_port("127.0.0.1", port)
 
 
-async def test_keys_are_kept_for_their_owner_alone_and_replaced_once_revoked(tmp_path: Path):
+async def test_keys_are_kept_for_their_owner_alone_and_replaced_once_they_are_good_no_more(tmp_path: Path):
     url = f"sqlite:///{tmp_path / 'hone.db'}"
     await upgrade(url)
     ledger = SqlLedger(open_engine(url), SystemClock())
@@ -107,10 +107,14 @@ async def test_keys_are_kept_for_their_owner_alone_and_replaced_once_revoked(tmp
         agent = await ledger.find_key(digest(first[Scope.AGENT]))
         assert agent is not None
         await ledger.revoke_key(agent.tenant, agent.key_id, 1)
+        admin = await ledger.find_key(digest(first[Scope.ADMIN]))
+        assert admin is not None
+        await ledger.rotate_key(admin.tenant, admin.key_id, "another secret's", until_ms=1)
         second = await ensure_keys(ledger, tmp_path, SystemClock())
     finally:
         await ledger.close()
     assert second[Scope.AGENT] != first[Scope.AGENT]
+    assert second[Scope.ADMIN] != first[Scope.ADMIN]
     assert second[Scope.READ] == first[Scope.READ]
     file = tmp_path / KEYS_FILE
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
