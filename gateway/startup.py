@@ -45,6 +45,8 @@ SESSION_SECRET: Final = "session-keys"  # noqa: S105 - a name, no secret
 HEARTBEAT_S: Final = 1.0
 HEARTBEAT_TTL_MS: Final = 8_000
 """A worker that missed this much of its heartbeats is dead, and its calls are lost."""
+SETTLE_S: Final = 3 * HEARTBEAT_S
+"""After Redis was away, before workers that it has heard nothing of are taken for dead."""
 AUDIT_S: Final = 5.0
 """Between two comparisons of the open episodes in SQL with the episode store."""
 RETENTION_S: Final = 10.0
@@ -127,7 +129,8 @@ async def _start_embedded(stores: StoreSettings, stack: AsyncExitStack) -> Embed
 async def _open_store(settings: GatewaySettings, stack: AsyncExitStack) -> EpisodeStore:
     """A store that was found fit; how fast it answers is told by readiness, and decides no start."""
     url = settings.stores.redis_url or EmbeddedRedis(settings.stores.data_dir).url
-    store = await RedisStore.connect(url, patience=Patience(begin_s=settings.begin_timeout_s))
+    patience = Patience(begin_s=settings.begin_timeout_s, settle_s=SETTLE_S)
+    store = await RedisStore.connect(url, patience=patience)
     stack.push_async_callback(store.close)
     return store
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, cast
@@ -109,6 +110,8 @@ class RedisLink:
         self._task: asyncio.Task[None] | None = None
         self.num_connects = 0
         """Rises with every new connection: what was true of the server before may not be any more."""
+        self.connected_s = -math.inf
+        """When the newest was made, by the loop's clock."""
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._serve(), name="redis link")
@@ -185,6 +188,7 @@ class RedisLink:
                 if self._num_replicas:
                     await self._greet()
             self.num_connects += 1
+            self.connected_s = asyncio.get_running_loop().time()
         jobs[:] = [job for job in jobs if not job.is_over]
         for job in jobs:
             job.is_sent = True

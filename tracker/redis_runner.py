@@ -35,6 +35,9 @@ class Patience(Record, frozen=True):
     """A call that ends: it is sent again on new connections for this long."""
     stall_s: float = 1.0
     """A connection on which nothing comes for this long is given up."""
+    settle_s: float = 0.0
+    """How long after a new connection nobody is taken for dead: while Redis was away no worker could say that it
+    lives."""
 
 
 class RedisRunner:
@@ -62,6 +65,12 @@ class RedisRunner:
     async def ping(self) -> None:
         """Whether Redis answers as fast as a new call needs it."""
         await self._check(self._patience.begin_s)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether Redis has been there long enough for all who live to have said so."""
+        connected_s = max(self._calls.connected_s, self._reads.connected_s)
+        return asyncio.get_running_loop().time() - connected_s >= self._patience.settle_s
 
     async def hurried(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
         """For a new call: an answer soon, or none."""

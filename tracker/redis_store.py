@@ -211,7 +211,7 @@ class RedisStore:
     async def due_calls(self, now_ms: int) -> list[tuple[str, str]]:
         scored = await self._redis.read("ZRANGE", self._keys.due, 0, -1, "WITHSCORES")
         calls = [(*member.decode().split(" ", 2), float(deadline)) for member, deadline in pairs(scored)]
-        workers = sorted({worker for _, _, worker, _ in calls})
+        workers = sorted({worker for _, _, worker, _ in calls}) if self._redis.is_settled else []
         alive = await self._redis.read_all(*(("EXISTS", self._keys.worker(worker)) for worker in workers))
         dead = {worker for worker, is_alive in zip(workers, alive, strict=True) if not is_alive}
         return [(episode, call) for episode, call, worker, deadline in calls if deadline <= now_ms or worker in dead]

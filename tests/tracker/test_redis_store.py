@@ -136,6 +136,20 @@ async def test_a_call_in_flight_is_recorded_on_the_restarted_server(server: Embe
     assert (await store.view("ep-1")).calls == (call,)
 
 
+async def test_nobody_is_taken_for_dead_before_he_could_say_again_that_he_lives(server: EmbeddedRedis) -> None:
+    returned = await RedisStore.connect(server.url, patience=Patience(begin_s=3, settle_s=3600))
+    there = await RedisStore.connect(server.url)
+    await returned.open(HEAD)
+    call = await begun_call(returned)  # of a worker whose heartbeat ran out while Redis was away
+    try:
+        assert await returned.due_calls(0) == []
+        assert await returned.due_calls(2**50) == [(HEAD.episode_id, call.call_id)]
+        assert await there.due_calls(0) == [(HEAD.episode_id, call.call_id)]
+    finally:
+        await returned.close()
+        await there.close()
+
+
 async def test_a_call_that_cannot_be_recorded_in_time_says_so(server: EmbeddedRedis) -> None:
     store = await RedisStore.connect(server.url, patience=Patience(begin_s=3, end_s=0.1))
     await store.open(HEAD)
