@@ -3,7 +3,8 @@
 An answer's id leads to its episode, where the call is recorded with its whole conversation, live or archived: so one
 look-up is enough however long the chain is, and any gateway of the same stores can do it. Calls that ended in this
 process a moment ago are kept, so that a chain does not read its episode again at each step; whether that still exists,
-and for this tenant, is asked every time. Only an answer that was completed can be continued.
+and for this tenant, is asked every time. Of an archived episode the archive alone is asked: what was removed or
+shredded there is gone here too. Only an answer that was completed can be continued.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from gateway.identity import episode_id_of
 from gateway.message_fold import decode_json_value
 from gateway.story import recorded_calls
 from tracker.errors import BadRequest, NotFound
-from tracker.types import Call, CallState, EpisodeRow
+from tracker.types import Call, CallState, EpisodeRow, EpisodeState
 
 MAX_KEPT_BYTES: Final = 32 * 2**20
 DIALECT: Final = "responses"
@@ -63,14 +64,15 @@ class ResponseState:
 
     async def _find(self, tenant: str, call_id: str) -> Items:
         row = await self._row(tenant, call_id)
-        if row is not None and call_id in self._kept:
+        is_open = row is not None and row.state is not EpisodeState.ARCHIVED
+        if is_open and call_id in self._kept:
             self._kept.move_to_end(call_id)
             return self._kept[call_id]
         call = None if row is None else await self._recorded_in(row, call_id)
         items = None if call is None else _items(call)
         if items is None:
             raise _not_found(call_id)
-        return self._put(call_id, items)
+        return self._put(call_id, items) if is_open else items
 
     async def _row(self, tenant: str, call_id: str) -> EpisodeRow | None:
         """The episode that an answer's id leads to, if it is there for this tenant."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.desk import shred_tenant
 from gateway.json_depth import MAX_DEPTH
 from tests.fakes.gateways import RunningGateway, running_gateway
 from tests.fakes.scripted_engine import ScriptedEngine
@@ -71,6 +73,22 @@ async def test_a_deleted_answer_is_forgotten(engine: ScriptedEngine, gateway: Ru
     assert deleted.is_success
     refused = await respond(gateway, None, "two", previous=first["id"])
     assert refused["error"]["code"] == "previous_response_not_found"
+
+
+async def test_a_shredded_answer_is_continued_nowhere_not_even_where_it_was_given(
+    engine: ScriptedEngine, tmp_path: Path, redis_url: str
+) -> None:
+    env = {"HONE_REDIS_URL": redis_url, "HONE_ENCRYPTION_KEY": base64.b64encode(bytes(32)).decode()}
+    async with running_gateway(engine, tmp_path, env) as gateway:
+        episode = await gateway.open()
+        first = await respond(gateway, episode["api_key"], "one")
+        path = f"/v1/episodes/{episode['episode_id']}"
+        await gateway.admin.post(f"{path}/finish", json={"status": "ok"})
+        await gateway.until(path, state="archived")
+        assert (await respond(gateway, None, "two", previous=first["id"]))["status"] == "completed"
+        await shred_tenant(gateway.settings.stores, "default")
+        refused = await respond(gateway, None, "three", previous=first["id"])
+        assert refused["error"]["code"] == "shredded"
 
 
 async def test_a_session_key_goes_on_from_answers_of_its_own_episode_alone(gateway: RunningGateway) -> None:
