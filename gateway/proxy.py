@@ -133,10 +133,6 @@ class Exchange:
         if self._engine:
             self._placing.expect(self._engine)
         self._role = order.role_beside(self._begun.mark)
-        if self._begun.repinned_from is not None:
-            detail = f"{order.policy}: {self._begun.repinned_from} -> {self._begun.version}"
-            event = Event(at_ms=self._started_ms, kind="repinned", detail=detail)
-            await self._services.store.add_event(order.episode_id, event)
 
     async def run(self) -> Call | None:
         """Relay the answer, then record the call, then release what was held."""
@@ -144,6 +140,7 @@ class Exchange:
         self._reply.add_header("x-hone-version", str(self._begun.version))
         is_settled = False
         try:
+            await self._note_repinned()
             failure = await self._relay()
             if failure is None and self._client.is_gone:
                 failure = ClientGone()
@@ -156,6 +153,13 @@ class Exchange:
             if not is_settled and self._is_recorded:  # cut short by a stop or a fault of ours: shown as lost at once
                 now_ms = self._services.clock.now_ms()
                 await self._services.store.abandon_call(self._order.episode_id, self._order.call_id, now_ms)
+
+    async def _note_repinned(self) -> None:
+        """Have the episode say that it got another version than it was pinned to."""
+        if self._begun.repinned_from is not None:
+            detail = f"{self._order.policy}: {self._begun.repinned_from} -> {self._begun.version}"
+            event = Event(at_ms=self._started_ms, kind="repinned", detail=detail)
+            await self._services.store.add_event(self._order.episode_id, event)
 
     # the engine
 

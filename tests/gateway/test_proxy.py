@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.fakes.running import BODY, STREAM, RunningDoor, running_door, until
 from tests.fakes.scripted_engine import Answer, Script, ScriptedEngine
@@ -29,6 +30,8 @@ class TroubledStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__(SystemClock())
         self.begin_fails = False
+        self.repins = False
+        """It finds an episode on an old version, and is away when it is to say so."""
         self.end_fails = 0
         """How many tries to record fail."""
         self.may_end = asyncio.Event()
@@ -38,7 +41,13 @@ class TroubledStore(MemoryStore):
     async def begin_call(self, intent: Intent, pin: str, engine: str | None, mark: bytes = b"") -> Begun:
         if self.begin_fails:
             raise Unavailable("The store is away.")
-        return await super().begin_call(intent, pin, engine, mark)
+        begun = await super().begin_call(intent, pin, engine, mark)
+        return replace(begun, repinned_from=1) if self.repins else begun
+
+    async def add_event(self, episode_id: str, event: Event) -> None:
+        if self.repins:
+            raise Unavailable("The store is away.")
+        await super().add_event(episode_id, event)
 
     async def end_call(self, call: Call, note: Note | None = None) -> bool:
         self.num_ended += 1
@@ -102,6 +111,15 @@ async def test_the_last_events_of_a_stream_are_held_until_it_is_recorded(
         late = await response.content.read()
     assert b'"finish_reason":"stop"' in late
     assert late.endswith(b"data: [DONE]\n\n")
+
+
+async def test_a_call_that_fails_after_its_intent_is_lost_at_once(door: RunningDoor, store: TroubledStore) -> None:
+    episode = await door.open_episode()
+    store.repins = True
+    assert (await door.chat(episode, BODY)).status == 503
+    assert (await settled(door, episode)).state is CallState.LOST
+    store.repins = False
+    assert await answers_the_next_call(door)
 
 
 async def test_the_agent_gets_the_gateways_id_and_the_name_it_asked_for(door: RunningDoor) -> None:
