@@ -19,7 +19,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from gateway.adapter_weights import check_weights
+from gateway.adapter_weights import check_weights, unfit
 from gateway.json_depth import is_deep
 from tracker.adapters import WEIGHTS_FILE
 from tracker.errors import BadRequest, Conflict
@@ -152,8 +152,11 @@ def _check_ranks(config: Mapping[str, Any], max_rank: int) -> None:
     by_module: object = config.get("rank_pattern") or {}
     others = list(cast("dict[str, object]", by_module).values()) if isinstance(by_module, dict) else [by_module]
     for rank in (config.get("r"), *others):
-        if type(rank) is not int or not 1 <= rank <= max_rank:
-            raise _refused(f"the rank is {str(rank)[:100]}; the policy's lora.r is {max_rank}")
+        told = f"the rank is {str(rank)[:100]}; the policy's lora.r is {max_rank}"
+        if type(rank) is not int or rank < 1:
+            raise _refused(told)
+        if rank > max_rank:
+            raise unfit(f"{CONFIG_FILE}: {told}")
 
 
 def _check_modules(config: Mapping[str, Any], target: str | tuple[str, ...]) -> None:

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from tracker.errors import BadRequest
+from tracker.errors import BadRequest, Conflict
 from tracker.types import Record
 
 MAX_HEADER_BYTES: Final = 1 << 24
@@ -38,18 +38,21 @@ class Tensor(Record, frozen=True):
 
 
 def check_weights(path: Path, max_rank: int) -> None:
-    """Raise `BadRequest` with the reason unless this is a safetensors file of an adapter of at most this rank."""
+    """Raise `BadRequest` with the reason unless this is a safetensors file of matrices, and `Conflict` unless they are
+    those of an adapter of at most this rank: a sound file that the policy cannot be served with."""
     start, tensors = _read_header(path)
     at = 0
     for name, tensor in sorted(tensors.items(), key=lambda item: item[1].data_offsets):
         found = HALF.fullmatch(name)
         if found is None:
-            raise _refused(path, f"the tensor {name[:200]!r} is no lora_A or lora_B")
+            raise unfit(f"the tensor {name[:200]!r} is no lora_A or lora_B")
         if tensor.dtype not in NUM_BYTES or len(tensor.shape) != 2:
             raise _refused(path, f"the tensor {name[:200]!r} is no matrix of {', '.join(NUM_BYTES)}")
         rank = tensor.shape[found["half"] == "B"]
-        if not 1 <= rank <= max_rank:
-            raise _refused(path, f"the tensor {name[:200]!r} has the rank {rank}; the policy's is {max_rank}")
+        if rank > max_rank:
+            raise unfit(f"the tensor {name[:200]!r} has the rank {rank}; the policy's is {max_rank}")
+        if rank < 1:
+            raise _refused(path, f"the tensor {name[:200]!r} has the rank {rank}")
         end = at + math.prod(tensor.shape) * NUM_BYTES[tensor.dtype]
         if tensor.data_offsets != (at, end):
             raise _refused(path, f"the tensor {name[:200]!r} is not where its shape says")
@@ -88,6 +91,11 @@ def _read_header(path: Path) -> tuple[int, dict[str, Tensor]]:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _refused(path, f"its header cannot be read: {error}") from error
     return 8 + length, tensors
+
+
+def unfit(why: str) -> Conflict:
+    """The refusal of an adapter that is whole, but not one of this policy's."""
+    return Conflict(f"The adapter does not fit the policy: {why}.", param="folder", code="adapter_unfit")
 
 
 def _refused(path: Path, why: str) -> BadRequest:

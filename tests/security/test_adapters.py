@@ -137,7 +137,7 @@ FILES: dict[str, tuple[bytes, str]] = {
 def test_weights_that_are_no_adapter_are_refused_with_the_reason(tmp_path: Path, case: str) -> None:
     raw, why = FILES[case]
     digest = written(tmp_path, weights=raw)
-    with pytest.raises(BadRequest, match=why) as refused:
+    with pytest.raises((BadRequest, Conflict), match=why) as refused:
         check_folder(tmp_path, "mine", digest, RULES)
     assert len(refused.value.message) < 1000
 
@@ -173,7 +173,13 @@ CONFIGS: dict[str, Any] = {
 @pytest.mark.parametrize("case", CONFIGS)
 def test_a_configuration_that_makes_a_loader_do_anything_else_is_refused(tmp_path: Path, case: str) -> None:
     digest = written(tmp_path, config=CONFIGS[case])
-    with pytest.raises(BadRequest, match="adapter_config"):
+    with pytest.raises((BadRequest, Conflict), match="adapter_config"):
+        check_folder(tmp_path, "mine", digest, RULES)
+
+
+def test_a_whole_adapter_that_the_policy_cannot_have_is_a_conflict(tmp_path: Path) -> None:
+    digest = written(tmp_path, config=CONFIGS["a rank above the policy's"])
+    with pytest.raises(Conflict, match=r"lora\.r is 4"):
         check_folder(tmp_path, "mine", digest, RULES)
 
 
@@ -198,6 +204,6 @@ def test_weights_swapped_after_they_were_checked_are_not_taken(tmp_path: Path) -
 def test_bytes_of_any_kind_are_refused_and_never_break_the_check(tmp_path: Path, raw: bytes) -> None:
     path = tmp_path / WEIGHTS
     path.write_bytes(raw)
-    with contextlib.suppress(BadRequest):
+    with contextlib.suppress(BadRequest, Conflict):
         check_weights(path, 4)
     assert trained_size(path) >= 0
