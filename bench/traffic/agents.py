@@ -1,4 +1,4 @@
-"""Agents that call one server in a closed loop, at next to no cost. Run as `python -m bench.traffic.agents PLAN.json`.
+"""Agents that call one server in a closed loop, at next to no cost: `python -m bench.traffic.agents PLAN.json OUT.json`.
 
 Each agent has a connection of its own and the next call ready, and counts what comes back: how long an answer took, its
 first byte, the gaps between its pieces, and whether every piece is there. A plain client library costs as much as the
@@ -208,7 +208,7 @@ async def _agent(connection: Connection, made: list[bytes]) -> list[Answer]:
 
 def main() -> None:
     plan = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Plan)
-    sys.stdout.buffer.write(msgspec.json.encode(uvloop.run(play(plan))))
+    Path(sys.argv[2]).write_bytes(msgspec.json.encode(uvloop.run(play(plan))))
 
 
 if __name__ == "__main__":

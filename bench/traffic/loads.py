@@ -85,8 +85,7 @@ def run(server: Server, load: Load, first: int = 0) -> Row:
 
 def _played(plan: Plan) -> Figures:
     with tempfile.TemporaryDirectory() as folder, agents_core():
-        path = Path(folder) / "plan.json"
+        path, out = Path(folder) / "plan.json", Path(folder) / "figures.json"
         path.write_bytes(msgspec.json.encode(plan))
-        command = [sys.executable, "-m", "bench.traffic.agents", str(path)]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT)
-    return msgspec.json.decode(done.stdout, type=Figures)
+        subprocess.run([sys.executable, "-m", "bench.traffic.agents", str(path), str(out)], check=True, cwd=ROOT)
+        return msgspec.json.decode(out.read_bytes(), type=Figures)
