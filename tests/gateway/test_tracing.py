@@ -77,7 +77,7 @@ def test_without_a_collector_nothing_is_traced_and_without_the_library_the_start
 ) -> None:
     assert open_tracing(None, "w1") is None
     monkeypatch.setitem(sys.modules, "gateway.otlp", None)
-    with pytest.raises(SettingsError, match="hone\\[otel\\]"):
+    with pytest.raises(SettingsError, match=r"\[otel\]"):
         open_tracing("http://collector:4318", "w1")
 
 
