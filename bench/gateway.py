@@ -3,7 +3,8 @@
 In every round each server is started anew before an engine of its own, in another order each time: a bare pass-through,
 Hone with one and two workers, Hone without its records, and where their environments are there (`make
 setup-comparators`) LiteLLM and `agl-server`. Ratios are taken within a round, their medians over the rounds. A round in
-which any call failed does not count; with fewer than five there is no result. Larger prompts, many agents and the
+which a call failed on Hone or the pass-through does not count, nor does a load in which one failed on another server;
+with fewer than five rounds there is no result. Larger prompts, many agents and the
 growth of memory are measured after it on the pass-through and Hone alone. Writes `bench/results/gateway.json`.
 """
 
@@ -25,7 +26,7 @@ from bench import storage
 from bench.demo_seeds import machine
 from bench.learning.figures import put_between
 from bench.traffic import servers
-from bench.traffic.figures import BARE, HONE, MIN_ROUNDS, Round, Row, added, is_valid, median, ratio, table
+from bench.traffic.figures import BARE, HONE, MIN_ROUNDS, Round, Row, added, median, ratio, sound, table
 from bench.traffic.loads import (
     ALONE,
     GROWTH,
@@ -148,7 +149,7 @@ def main() -> None:
     options = parser.parse_args()
     found = subjects(options.litellm, options.agl)
     played = [play_round(number, found) for number in range(options.rounds)]
-    rounds = [one for one in played if is_valid(one)]
+    rounds = [one for one in (sound(one, (LITELLM, AGL)) for one in played) if one is not None]
     print(table(rounds or played))
     if options.other:
         name, url, key = options.other

@@ -33,7 +33,7 @@ def serve(settings: GatewaySettings) -> None:
     """Serve until told to stop. Several workers share the embedded Redis: their parent starts it, any revives it."""
     spare_the_collector()
     if settings.workers == 1:
-        uvicorn.run(create_app(settings), **_options(settings))
+        uvicorn.run(create_app(settings), **server_options(settings))
         return
     with _shared_counts():
         _serve_workers(settings)
@@ -41,13 +41,13 @@ def serve(settings: GatewaySettings) -> None:
 
 def _serve_workers(settings: GatewaySettings) -> None:
     if settings.stores.redis_url is not None:
-        uvicorn.run(WORKER_APP, factory=True, workers=settings.workers, **_options(settings))
+        uvicorn.run(WORKER_APP, factory=True, workers=settings.workers, **server_options(settings))
         return
     settings.stores.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     embedded = EmbeddedRedis(settings.stores.data_dir)
     asyncio.run(embedded.start())
     try:
-        uvicorn.run(WORKER_APP, factory=True, workers=settings.workers, **_options(settings))
+        uvicorn.run(WORKER_APP, factory=True, workers=settings.workers, **server_options(settings))
     finally:
         asyncio.run(embedded.stop())
 
@@ -63,7 +63,8 @@ def _shared_counts() -> Generator[None]:
         yield
 
 
-def _options(settings: GatewaySettings) -> dict[str, Any]:
+def server_options(settings: GatewaySettings) -> dict[str, Any]:
+    """What `uvicorn.run` is told beside the application."""
     return {
         "host": settings.host,
         "port": settings.port,

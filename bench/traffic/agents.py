@@ -1,4 +1,4 @@
-"""Agents that call one server in a closed loop, at next to no cost: `python -m bench.traffic.agents PLAN.json OUT.json`.
+"""Agents that call one server in a closed loop, at next to no cost; `python -m bench.traffic.agents PLAN.json OUT`.
 
 Each agent has a connection of its own and the next call ready, and counts what comes back: how long an answer took, its
 first byte, the gaps between its pieces, and whether every piece is there. A plain client library costs as much as the

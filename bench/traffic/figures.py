@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -50,9 +50,12 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else 0.0
 
 
-def is_valid(one: Round) -> bool:
-    """Whether no call of the round failed and no piece of a stream was lost."""
-    return all(row.is_valid for row in one.values())
+def sound(one: Round, others: Collection[str]) -> Round | None:
+    """The round without what failed on the servers of others; None where a call or a piece of a stream failed on ours,
+    or on the pass-through."""
+    if not all(row.is_valid for (server, _), row in one.items() if server not in others):
+        return None
+    return {key: row for key, row in one.items() if row.is_valid}
 
 
 def ratio(rounds: Iterable[Round], over: tuple[str, str], under: tuple[str, str], field: str) -> float | None:

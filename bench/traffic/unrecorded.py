@@ -15,9 +15,10 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from gateway.app import Gateway
+from gateway.app import Gateway, spare_the_collector
 from gateway.door import Door
 from gateway.routes import episodes, health
+from gateway.serve import server_options
 from gateway.settings import GatewaySettings, load
 from gateway.startup import open_services
 from tracker.claims import Note
@@ -63,8 +64,8 @@ def create_app(settings: GatewaySettings) -> Gateway:
 
 def main() -> None:
     settings = load(os.environ, Path.cwd())
-    app = create_app(settings)
-    uvicorn.run(app, host=settings.host, port=settings.port, access_log=False, log_level="warning", lifespan="on")
+    spare_the_collector()
+    uvicorn.run(create_app(settings), **server_options(settings))
 
 
 if __name__ == "__main__":
