@@ -4,8 +4,8 @@ In every round each server is started anew before an engine of its own, in anoth
 Hone with one and two workers, Hone without its records, and where their environments are there (`make
 setup-comparators`) LiteLLM and `agl-server`. Ratios are taken within a round, their medians over the rounds. A round in
 which a call failed on Hone or the pass-through does not count, nor does a load in which one failed on another server;
-with fewer than five rounds there is no result. Larger prompts, many agents and the
-growth of memory are measured after it on the pass-through and Hone alone. Writes `bench/results/gateway.json`.
+with fewer than five rounds there is no result. Larger prompts, many agents and the growth of memory are measured after
+it on the pass-through and Hone alone. Writes `bench/results/gateway.json`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from bench import storage
 from bench.demo_seeds import machine
@@ -38,6 +40,7 @@ from bench.traffic.loads import (
     Load,
     run,
 )
+from gateway.demo.show import free_port
 
 RESULTS: Final = Path(__file__).parent / "results" / "gateway.json"
 DOCS: Final = Path(__file__).parents[1] / "docs" / "operations.md"
@@ -76,11 +79,11 @@ def measure(name: str, start: Start, loads: Sequence[Load]) -> list[Row]:
             num_agents = max(load.num_agents for load in chosen)
             with (
                 servers.engine(place, delay_s=pace[0], pace_s=pace[1]) as engine,
-                start(servers.Place(place, servers.free_port(), engine, num_agents)) as server,
+                start(servers.Place(place, free_port(), engine, num_agents)) as server,
             ):
                 for number, load in enumerate(chosen):
                     row = run(server, load, first=1_000 * number)
-                    rows.append(Row(**{**_fields(row), "server": name}))
+                    rows.append(msgspec.structs.replace(row, server=name))
                     print(_line(rows[-1]), file=sys.stderr, flush=True)
     return rows
 
@@ -131,7 +134,7 @@ def growth() -> float:
         place = Path(folder)
         with (
             servers.engine(place) as engine,
-            servers.hone(servers.Place(place, servers.free_port(), engine, GROWTH.num_agents)) as server,
+            servers.hone(servers.Place(place, free_port(), engine, GROWTH.num_agents)) as server,
         ):
             run(server, Load("warm", 50, GROWTH.num_warm, 200, 100, num_warm=0))
             before_mb = server.memory_mb()
@@ -167,7 +170,7 @@ def main() -> None:
     print(table(after))
     stored = max(row["redis_encoded"] for row in asyncio.run(storage.measure_all()))
     told = result(rounds, after, growth(), round(stored, 2))
-    told["rows"] = [_fields(row) for one in (*rounds, *after) for row in one.values()]
+    told["rows"] = [msgspec.structs.asdict(row) for one in (*rounds, *after) for row in one.values()]
     RESULTS.write_text(json.dumps(told, indent=1) + "\n")
     seen = f"Seen: {told['date']}, {told['machine']}, {len(rounds)} rounds."
     DOCS.write_text(put_between(DOCS.read_text(), f"{table(rounds)}\n\n{table(after)}\n\n{seen}", *MARKS))
@@ -175,11 +178,7 @@ def main() -> None:
 
 
 def _fewer(load: Load, times: int) -> Load:
-    return load if times == 1 else Load(**{**_fields(load), "num_calls": max(1, load.num_calls // times)})
-
-
-def _fields(one: Row | Load) -> dict[str, Any]:
-    return {name: getattr(one, name) for name in one.__struct_fields__}
+    return msgspec.structs.replace(load, num_calls=max(1, load.num_calls // times))
 
 
 def _seconds(ms: float | None) -> float | None:

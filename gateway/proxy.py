@@ -147,8 +147,9 @@ class Exchange:
             if isinstance(self._order.route, UpstreamRoute):
                 self._usage = await self._proxy.bills.usage(self._order.route, self._order.asked, self._capture)
             call = self._call(failure)
+            kept = self._kept(call)
             is_settled = True
-            return self._kept(call) if await self._settle(call, failure) else None
+            return kept if await self._settle(call, kept, failure) else None
         finally:
             if not is_settled and self._is_recorded:  # cut short by a stop or a fault of ours: shown as lost at once
                 now_ms = self._services.clock.now_ms()
@@ -279,12 +280,12 @@ class Exchange:
         redactor = self._proxy.redactors.of(self._order.admitted.run.redactions)
         return call if redactor is None else redactor.redacted(call)
 
-    async def _settle(self, call: Call, failure: HoneError | ClientGone | None) -> bool:
+    async def _settle(self, call: Call, kept: Call, failure: HoneError | ClientGone | None) -> bool:
         """Record, then tell the agent how it went; whether there is a record of an answer that was released."""
         asked_s, now = perf_counter(), self._metrics.now
         now.num_held += 1
         try:
-            refused = await self._record(call)
+            refused = await self._record(call, kept)
         finally:
             now.num_held -= 1
             self._watched.ended(call)
@@ -307,8 +308,8 @@ class Exchange:
             await self._reply.whole(held)
         return self._is_recorded
 
-    async def _record(self, call: Call) -> HoneError | None:
-        """Append the call, trying again while the store is away; why its answer may not be released, if so."""
+    async def _record(self, call: Call, kept: Call) -> HoneError | None:
+        """Append what may be stored of a call, trying again while the store is away; why its answer is not released, if so."""
         if not self._is_recorded:
             await self._note_unrecorded(call)
             return None
@@ -317,7 +318,6 @@ class Exchange:
         while True:
             try:
                 async with asyncio.timeout_at(until_s):
-                    kept = self._kept(call)
                     if await self._services.store.end_call(kept, note_of(self._order.trail, call)):
                         self._proxy.sources.note(kept)
                         return None
@@ -328,6 +328,7 @@ class Exchange:
             await asyncio.sleep(RECORD_PAUSE_S)
             if self._client.is_gone and call.state is CallState.COMPLETED:
                 call = self._call(ClientGone())
+                kept = self._kept(call)
 
     async def _give_up(self, call: Call, error: Exception) -> HoneError | None:
         LOG.error("call %s could not be recorded: %r", call.call_id, error)

@@ -13,7 +13,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,17 +23,13 @@ import httpx
 import redis.asyncio
 from redis.exceptions import RedisError
 
+from gateway.demo.show import free_port
+
 ROOT = Path(__file__).parents[2]
 START_S = 120.0
 """A noisy machine takes its time."""
 POLL_S = 0.05
 STOP_S = 60.0
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 class Program:

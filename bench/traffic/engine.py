@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import math
 from functools import lru_cache
 from typing import Any, Final
 
@@ -19,13 +18,12 @@ import msgspec
 import uvicorn
 
 from bench.traffic.asgi import Message, Receive, Send, read_body
+from gateway.scripted.engine import scored
 
 Json = dict[str, Any]
 BASE: Final = "base"
 VOCABULARY: Final = 131_072
 LOGPROB: Final = -0.75
-LOGITS: Final = (2.0, 1.0, 0.0, -1.0)
-"""Of the scored answers by which a gateway sees that log-probabilities are those of the sampled distribution."""
 JSON: Final = (b"content-type", b"application/json")
 EVENTS: Final = (b"content-type", b"text/event-stream; charset=utf-8")
 
@@ -45,7 +43,8 @@ class Engine:
             return
         asked = msgspec.json.decode(await read_body(receive))
         if not scope["path"].endswith("chat/completions"):
-            await _whole(send, msgspec.json.encode(_scored(asked)))
+            prompt = asked["prompt"] if isinstance(asked["prompt"], list) else [1]
+            await _whole(send, msgspec.json.encode(scored(asked, prompt)))
             return
         said = " ".join(str(message["content"]) for message in asked["messages"])
         seed, num_prompt = int(said.split(" ", 1)[0]), said.count(" ") + 1
@@ -117,18 +116,6 @@ def _usage(num_prompt: int, num_answer: int) -> Json:
 
 def _logprobs(ids: list[int]) -> Json:
     return {"content": [{"token": f"token_id:{i}", "logprob": LOGPROB, "bytes": None, "top_logprobs": []} for i in ids]}
-
-
-def _scored(asked: Json) -> Json:
-    """A one-token answer with its alternatives at the temperature that is asked for."""
-    temperature = float(asked.get("temperature") or 1.0)
-    total = math.log(sum(math.exp(logit / temperature) for logit in LOGITS))
-    scores: Json = {f"token_id:{n}": logit / temperature - total for n, logit in enumerate(LOGITS)}
-    logprobs = {"tokens": ["token_id:0"], "token_logprobs": [scores["token_id:0"]], "top_logprobs": [scores]}
-    prompt = asked["prompt"] if isinstance(asked["prompt"], list) else [1]
-    choice = {"index": 0, "text": "", "finish_reason": "length", "logprobs": logprobs}
-    choice |= {"token_ids": [0], "prompt_token_ids": prompt}
-    return {**_frame("text_completion"), "choices": [choice], "usage": _usage(1, 1)}
 
 
 async def _whole(send: Send, body: bytes) -> None:

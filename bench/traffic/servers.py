@@ -11,19 +11,19 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import httpx
 
 from gateway.auth import mint
+from gateway.demo.show import free_port
 from tracker.clock import SystemClock
 from tracker.ledger import SqlLedger
 from tracker.redis_server import EmbeddedRedis
@@ -69,9 +69,6 @@ class Place:
     port: int
     engine: str
     num_agents: int
-
-
-Start = Callable[[Place], "contextmanager[Server] | Any"]
 
 
 @contextmanager
@@ -167,12 +164,6 @@ def family(pid: int) -> list[int]:
     for one in found:
         found += [child for child, parent in parents.items() if parent == one]
     return found
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind((HOST, 0))
-        return listener.getsockname()[1]
 
 
 @contextmanager

@@ -111,7 +111,7 @@ async def _answer(models: frozenset[str], tokens: Tokens, request: Request) -> R
     is_chat = request.url.path.endswith("chat/completions")
     prompt = tokens.prompt(body)
     if not is_chat and body.get("max_tokens") == 1 and body.get("logprobs"):
-        return JSONResponse(_scored(body, prompt))
+        return JSONResponse(scored(body, prompt))
     limit = body.get("max_completion_tokens") or body.get("max_tokens")
     seed = zlib.crc32(repr(prompt).encode())
     answers = [
@@ -178,7 +178,7 @@ def _logprobs(ids: Sequence[int], *, is_chat: bool) -> Json:
     return {"tokens": [f"token_id:{token}" for token in ids], "token_logprobs": [LOGPROB] * len(ids)}
 
 
-def _scored(body: Json, prompt: list[int]) -> Json:
+def scored(body: Json, prompt: list[int]) -> Json:
     """A one-token answer with its alternatives, from one fixed distribution at the temperature that is asked for."""
     temperature = float(body.get("temperature") or 1.0)
     total = math.log(sum(math.exp(logit / temperature) for logit in SCORES))
