@@ -309,7 +309,7 @@ class Exchange:
         return self._is_recorded
 
     async def _record(self, call: Call, kept: Call) -> HoneError | None:
-        """Append what may be stored of a call, trying again while the store is away; why its answer is not released, if so."""
+        """Append the call, as it may be stored, until the store takes it; why its answer may not be released, if so."""
         if not self._is_recorded:
             await self._note_unrecorded(call)
             return None
