@@ -25,6 +25,7 @@ from tracker.retention import Retaining
 from tracker.rewards import Rewards
 from tracker.schema import Schema
 from tracker.sql import open_engine, upgrade
+from tracker.training_reading import TrainingReading
 from tracker.vault import TenantKeys, Vault
 from tracker.versions import Versions
 
@@ -46,6 +47,7 @@ class SqlLedger(
     TenantKeys,
     Retaining,
     Overviews,
+    TrainingReading,
     Schema,
 ):
     """SQL: what must outlive everything."""

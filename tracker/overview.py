@@ -53,3 +53,19 @@ class Overview(Record, frozen=True):
     groups: dict[str, int]
     """state -> groups."""
     policies: tuple[PolicyOverview, ...]
+
+
+class StepTold(Record, frozen=True):
+    """One batch of a policy, without what proves it."""
+
+    batch_id: str
+    policy: str
+    epoch: int
+    step: int
+    state: str
+    """`taken`, `trained` or `dropped`."""
+    num_groups: int
+    created_ms: int
+    version: int | None = None
+    metrics: bytes = b"{}"
+    """As the trainer told them; empty until it stepped."""

@@ -8,12 +8,12 @@ a store that cannot be reached raises `Unavailable`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from tracker.claims import Claims, Note
 from tracker.lines import CarriedBatch, EpisodeLineage
-from tracker.overview import Overview, SchemaState
+from tracker.overview import Overview, SchemaState, StepTold
 from tracker.quotas import Quotas
 from tracker.types import (
     Act,
@@ -414,4 +414,16 @@ class Batches(Protocol):
 
     async def skipped_groups(self, run: tuple[str, str]) -> dict[str, int]:
         """reason -> groups of the run (tenant, run) that were not trained at all."""
+        ...
+
+    async def steps(self, policy: str, limit: int, cursor: str | None) -> tuple[list[StepTold], str | None]:
+        """The policy's batches without what proves them, newest step of the newest epoch first."""
+        ...
+
+    async def groups_of_batch(self, tenant: str, batch_id: str) -> tuple[list[Group], int]:
+        """The tenant's groups in a batch, with their members, and how many there are of others."""
+        ...
+
+    async def own_episodes(self, tenant: str, episode_ids: Collection[str]) -> frozenset[str]:
+        """Those of these episodes that are the tenant's and were not deleted."""
         ...
