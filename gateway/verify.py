@@ -1,4 +1,4 @@
-"""What `hone verify` checks, and how it tells it: stored batches, from SQL and the adapters of the data folder alone.
+"""What `hone verify` and its button check, and how it is told: stored batches, from SQL and adapters alone.
 
 Every batch that is asked for is read at one moment and checked by `tracker/verification.py`; what only several batches
 together show is looked for over all of their policy. Nothing is changed, whatever is found, and a gateway or a trainer
@@ -8,6 +8,7 @@ has to be the same there.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,12 @@ from msgspec.structs import replace
 from gateway.desk import open_ledger
 from tracker.adapters import read_adapters
 from tracker.errors import NotFound
-from tracker.ledger import SqlLedger
 from tracker.manifests import versions_named
 from tracker.settings import StoreSettings
 from tracker.shares import Shares, total
+from tracker.store import Batches, Ledger
 from tracker.types import Batch, Record, Version
-from tracker.verification import DROPPED, Finding, verify, verify_across
+from tracker.verification import DROPPED, Finding, Stored, verify, verify_across
 
 REPORTS = "step-*/report.json"
 """Where a trainer's checkpoint tells what its step was."""
@@ -72,42 +73,48 @@ class Answer(Record, frozen=True):
 async def verify_batches(stores: StoreSettings, asked: Asked) -> Answer:
     """Check the batches that are asked for. Raises `NotFound` for a batch, run or policy that is none."""
     async with open_ledger(stores) as ledger:
-        batches = await _chosen(ledger, asked)
-        findings: list[Finding] = []
-        for policy in dict.fromkeys(batch.policy for batch in batches):
-            together = verify_across(await ledger.list_batches(policy=policy))
-            versions = await ledger.list_versions(policy)
-            reports = _reports(stores.checkpoints_dir / policy)
-            for batch in batches:
-                if batch.policy == policy:
-                    finding = await _finding(ledger, batch, versions, reports, stores.adapters_dir)
-                    findings.append(replace(finding, faults=finding.faults + together.get(batch.batch_id, ())))
-        skipped = None if asked.run is None else await ledger.skipped_groups((asked.tenant, asked.run))
+        return await verify_stored(ledger, ledger, stores, asked)
+
+
+async def verify_stored(ledger: Ledger, stored: Batches, stores: StoreSettings, asked: Asked) -> Answer:
+    """The same with a ledger that is open already. What takes long is done in threads: a gateway serves meanwhile."""
+    batches = await _chosen(ledger, stored, asked)
+    findings: list[Finding] = []
+    for policy in dict.fromkeys(batch.policy for batch in batches):
+        together = await asyncio.to_thread(verify_across, await stored.list_batches(policy=policy))
+        versions = await ledger.list_versions(policy)
+        reports = await asyncio.to_thread(_reports, stores.checkpoints_dir / policy)
+        for batch in batches:
+            if batch.policy == policy:
+                evidence = await stored.stored_batch(batch.batch_id)
+                finding = await asyncio.to_thread(_finding, evidence, versions, reports, stores.adapters_dir)
+                findings.append(replace(finding, faults=finding.faults + together.get(batch.batch_id, ())))
+    skipped = None if asked.run is None else await stored.skipped_groups((asked.tenant, asked.run))
     return Answer(findings=tuple(findings), skipped_groups=skipped)
 
 
-async def _chosen(ledger: SqlLedger, asked: Asked) -> list[Batch]:
+async def _chosen(ledger: Ledger, stored: Batches, asked: Asked) -> list[Batch]:
     if asked.policy is not None and asked.policy not in {known.policy for known in await ledger.list_policies()}:
         raise NotFound(f"There is no policy {asked.policy!r} here.", param="policy")
     run = None
     if asked.run is not None:
         await ledger.get_run(asked.tenant, asked.run)
         run = asked.tenant, asked.run
-    return await ledger.list_batches(asked.policy, run, asked.batch_ids)
+    return await stored.list_batches(asked.policy, run, asked.batch_ids)
 
 
-async def _finding(
-    ledger: SqlLedger, batch: Batch, versions: Sequence[Version], reports: dict[str, dict[str, str]], adapters_dir: Path
+def _finding(
+    stored: Stored, versions: Sequence[Version], reports: dict[str, dict[str, str]], adapters_dir: Path
 ) -> Finding:
-    stored = await ledger.stored_batch(batch.batch_id)
+    batch = stored.batch
     copies = {f"version {version.version}": digest for version, digest in _published(versions, batch.batch_id)}
-    told = _told(stored.batch.metrics)
+    told = _told(batch.metrics)
     if told is not None and told.manifest:
         copies["its metrics"] = told.manifest
     return verify(
         replace(
             stored,
-            adapters=read_adapters(versions, adapters_dir, versions_named(stored.batch.manifest)),
+            adapters=read_adapters(versions, adapters_dir, versions_named(batch.manifest)),
             copies=copies | reports.get(batch.batch_id, {}),
         )
     )

@@ -37,6 +37,7 @@ from tracker.types import (
     SkipReason,
     Version,
 )
+from tracker.verification import Stored
 
 
 class Begun(Record, frozen=True):
@@ -410,6 +411,10 @@ class Batches(Protocol):
     ) -> list[Batch]:
         """Oldest first: all, or those of a policy, of a run (tenant, run), of these ids; `NotFound` names one that is
         none."""
+        ...
+
+    async def stored_batch(self, batch_id: str) -> Stored:
+        """A batch with the archives of its groups, as of one moment."""
         ...
 
     async def skipped_groups(self, run: tuple[str, str]) -> dict[str, int]:
