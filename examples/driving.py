@@ -10,7 +10,8 @@ import contextlib
 import json
 import random
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -26,8 +27,8 @@ WORD_LIST = """
     jacket kettle ladder needle oven pencil pillow plate rope scissors shelf spoon stool towel vase wallet whistle
 """
 WORDS = WORD_LIST.split()
-MAX_UNSETTLED = 6
-"""Groups that are played or trained at a time: more would only become stale."""
+STEPS_AHEAD = 3
+"""Groups of how many steps are played or trained at a time: more would only become stale."""
 POLL_S = 0.5
 SETTLED = {"trained", "skipped"}
 Json = dict[str, Any]
@@ -50,13 +51,22 @@ def score(answer: Json, wanted: str) -> float:
     return 0.5 * SequenceMatcher(None, answer["content"], wanted).ratio()
 
 
-def tasks_of(kinds: Iterator[str], seed: int) -> Iterator[str]:
-    """`KIND/WORD` without end, each word about as often as the others."""
+def words_of(seed: int) -> Iterator[str]:
+    """Words without end, each about as often as the others."""
     chooser = random.Random(seed)
-    words: list[str] = []
-    for kind in kinds:
-        words = words or chooser.sample(WORDS, len(WORDS))
-        yield f"{kind}/{words.pop()}"
+    while True:
+        yield from chooser.sample(WORDS, len(WORDS))
+
+
+def most_wanted(mix: Mapping[str, int], num_unsettled: Mapping[str, int]) -> str | None:
+    """The kind of task that the next steps lack most; None once every kind is there for all of them.
+
+    Each kind has a bound of its own: a bound for all of them together would fill up with the one that is played faster
+    than it is trained.
+    """
+    wanted = {kind: STEPS_AHEAD - num_unsettled.get(kind, 0) / num for kind, num in mix.items()}
+    kind = max(wanted, key=lambda kind: wanted[kind])
+    return kind if wanted[kind] > 0 else None
 
 
 @dataclass
@@ -71,22 +81,23 @@ class Driver:
     http: httpx.AsyncClient
     run: str
     group_size: int
-    num_groups: int = 0
-    """Of the run, begun so far."""
     scores: dict[str, list[float]] = field(default_factory=dict)
     """Name -> scores in the order in which they came."""
 
-    async def play(self, tasks: Iterator[str], attempt: "Attempt", versions: dict[str, int]) -> None:
-        """Play groups, several at a time, until each of these policies has published so many more versions."""
+    async def play(
+        self, mix: Mapping[str, int], words: Iterator[str], attempt: "Attempt", versions: dict[str, int]
+    ) -> None:
+        """Play groups of tasks `KIND/WORD`, several at a time, until each of these policies has published so many more
+        versions; `mix` is how many groups of each kind a step takes."""
         playing: set[asyncio.Task[None]] = set()
         before = await self._num_published()
-        self.num_groups = len([group async for group in self.admin.groups(self.run)])
+        num_begun = Counter([kind_of(group) async for group in self.admin.groups(self.run)])
         while not await self._has_published({name: before[name] + more for name, more in versions.items()}):
-            states = [group["state"] async for group in self.admin.groups(self.run)]
-            num_settled = sum(state in SETTLED for state in states)
-            while self.num_groups - num_settled < MAX_UNSETTLED:
-                self.num_groups += 1
-                playing.add(asyncio.create_task(self._group(next(tasks), attempt)))
+            groups = [group async for group in self.admin.groups(self.run)]
+            num_settled = Counter(kind_of(group) for group in groups if group["state"] in SETTLED)
+            while (kind := most_wanted(mix, num_begun - num_settled)) is not None:
+                num_begun[kind] += 1
+                playing.add(asyncio.create_task(self._group(f"{kind}/{next(words)}", attempt)))
             await asyncio.sleep(POLL_S)
             for task in [task for task in playing if task.done()]:
                 playing.discard(task)
@@ -132,6 +143,10 @@ async def driver(asked: argparse.Namespace, run: str, **settings: object) -> Asy
     ):
         await admin.create_run(run, group_size=asked.group_size, **settings)
         yield Driver(starter, scorer, admin, http, run, asked.group_size)
+
+
+def kind_of(group: Json) -> str:
+    return group["task"].partition("/")[0]
 
 
 def num_published(policy: Json) -> int:

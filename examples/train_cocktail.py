@@ -3,15 +3,14 @@
     hone up                                  # in one terminal
     python examples/train_cocktail.py        # in another
 
-The agent is `small_tasks.py`. Tasks are played as they come, half of each family; the trainer's steps hold them in the
+The agent is `small_tasks.py`. What is played next is what the coming steps lack most; the trainer's steps hold the families in the
 proportions that the run asks for.
 """
 
 import asyncio
-import itertools
 
 import openai
-from driving import Driver, arguments, driver, score, tasks_of, tell
+from driving import Driver, arguments, driver, score, tell, words_of
 from small_tasks import MODEL, play, right_answer
 
 RUN = "cocktail"
@@ -29,7 +28,7 @@ async def attempt(driving: Driver, client: openai.AsyncOpenAI, task: str, episod
 async def main() -> None:
     asked = arguments("Train one policy on two families of tasks.")
     async with driver(asked, RUN, groups_per_step=sum(FAMILIES.values()), credit="batch", families=FAMILIES) as driving:
-        await driving.play(tasks_of(itertools.cycle(FAMILIES), asked.seed), attempt, {MODEL: asked.versions})
+        await driving.play(FAMILIES, words_of(asked.seed), attempt, {MODEL: asked.versions})
         tell(driving.scores)
         steps = [batch["metrics"] async for batch in driving.admin.batches() if batch["state"] == "trained"]
         for metrics in reversed(steps):

@@ -8,13 +8,13 @@ the episode says whether both were right; it has weight 0 here, so that neither 
 """
 
 import asyncio
-import itertools
 
 import openai
-from driving import Driver, arguments, driver, num_published, score, tasks_of, tell
+from driving import Driver, arguments, driver, num_published, score, tell, words_of
 from two_agents import CHECKER, SOLVER, play
 
 RUN = "two-agents"
+GROUPS_PER_STEP = 2
 
 
 async def attempt(driving: Driver, client: openai.AsyncOpenAI, task: str, episode_id: str) -> None:
@@ -34,9 +34,9 @@ async def attempt(driving: Driver, client: openai.AsyncOpenAI, task: str, episod
 
 async def main() -> None:
     asked = arguments("Train a solver and a checker at the same time.")
-    async with driver(asked, RUN, groups_per_step=2, credit={"own": 1, "episode": 0}) as driving:
-        tasks = tasks_of(itertools.repeat("lookup"), asked.seed)
-        await driving.play(tasks, attempt, {SOLVER: asked.versions, CHECKER: asked.versions})
+    async with driver(asked, RUN, groups_per_step=GROUPS_PER_STEP, credit={"own": 1, "episode": 0}) as driving:
+        mix = {"lookup": GROUPS_PER_STEP}
+        await driving.play(mix, words_of(asked.seed), attempt, {SOLVER: asked.versions, CHECKER: asked.versions})
         tell(driving.scores)
         for policy in await driving.admin.policies():
             print(f"{policy['policy']}: {num_published(policy)} versions, {policy['active']} is live")
