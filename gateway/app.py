@@ -1,4 +1,4 @@
-"""The gateway as one ASGI application: agents' paths go to the door, all else to FastAPI.
+"""The gateway as one ASGI application: agents' paths go to the door, pages to the dashboard, all else to FastAPI.
 
 The dispatcher decides on the path that is really routed, before any framework has touched the request. Every answer
 that is no success is JSON in OpenAI's form (in Anthropic's on its paths): an unknown path, a wrong method, a body that
@@ -25,6 +25,7 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.answers import error_answer, form_of
+from gateway.dashboard.app import Dashboard, belongs_here
 from gateway.door import Door, normalise
 from gateway.metrics import METHODS, NONE, OTHER
 from gateway.routes import audit, data, engines, episodes, groups, health, keys, parity, policies, rewards, runs
@@ -69,8 +70,9 @@ class WrongMethod(BadRequest):
 class Gateway:
     """Dispatches requests; the lifespan belongs to FastAPI's application."""
 
-    def __init__(self, api: FastAPI) -> None:
+    def __init__(self, api: FastAPI, dashboard: Dashboard) -> None:
         self._api = api
+        self._dashboard = dashboard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -80,12 +82,12 @@ class Gateway:
             is_agents = normalise(scope.get("raw_path") or scope["path"].encode()) is not None
         except HoneError as error:
             self._api.state.services.metrics.answered(OTHER, OTHER, NONE, error.status)
-            await error_answer(error, form_of(scope["path"]))(scope, receive, send)
+            await self._refuse(error, scope, receive, send)
             return
         if is_agents:
             await self._api.state.door(scope, receive, send)
         else:
-            await self._ask_api(scope, receive, send)
+            await self._ask(scope, receive, send)
 
     async def _tell(self, send: Send, message: Message) -> None:
         """Leave out the trace of a start that was refused on purpose: it has been told in one line already."""
@@ -93,8 +95,16 @@ class Gateway:
             message = {"type": message["type"]}
         await send(message)
 
-    async def _ask_api(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """FastAPI answers, with slashes and versions too many taken out of the path; the answer is counted."""
+    async def _refuse(self, error: HoneError, scope: Scope, receive: Receive, send: Send) -> None:
+        """The answer to a path that means nothing certain."""
+        if belongs_here(scope["path"]):
+            await self._dashboard.refuse(error, scope, receive, send)
+        else:
+            await error_answer(error, form_of(scope["path"]))(scope, receive, send)
+
+    async def _ask(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The API answers, or the dashboard, with slashes and versions too many taken out of the path; the answer is
+        counted."""
         segments = [part for part in scope["path"].split("/") if part]
         while segments[:2] == ["v1", "v1"]:
             segments = segments[1:]
@@ -106,8 +116,9 @@ class Gateway:
             status = status or message.get("status", 0)
             await send(message)
 
+        app = self._dashboard if belongs_here(scope["path"]) else self._api
         try:
-            await self._api(scope, receive, noting)
+            await app(scope, receive, noting)
         finally:
             route: str = getattr(scope.get("route"), "path", OTHER)
             method = scope["method"] if scope["method"] in METHODS else OTHER
@@ -117,9 +128,10 @@ class Gateway:
 def create_app(settings: GatewaySettings, clock: Clock | None = None) -> ASGIApp:
     """The application; its services are built in its lifespan, and closed at its end. The clock is the machine's unless
     another is given."""
+    dashboard = Dashboard()
     api = FastAPI(
         title="Hone",
-        lifespan=partial(_lifespan, settings, clock),
+        lifespan=partial(_lifespan, settings, clock, dashboard),
         redirect_slashes=False,
         openapi_url=None,
         docs_url=None,
@@ -132,7 +144,7 @@ def create_app(settings: GatewaySettings, clock: Clock | None = None) -> ASGIApp
     api.add_exception_handler(HTTPException, _on_http_error)
     api.add_exception_handler(RequestValidationError, _on_invalid)
     api.add_exception_handler(Exception, _on_bug)  # FastAPI would answer in plain text before ours is asked
-    return ServerErrorMiddleware(Gateway(api), handler=_on_bug)
+    return ServerErrorMiddleware(Gateway(api, dashboard), handler=_on_bug)
 
 
 def spare_the_collector() -> None:
@@ -148,10 +160,13 @@ def create_app_of_environment() -> ASGIApp:
 
 
 @asynccontextmanager
-async def _lifespan(settings: GatewaySettings, clock: Clock | None, api: FastAPI) -> AsyncGenerator[None]:
+async def _lifespan(
+    settings: GatewaySettings, clock: Clock | None, dashboard: Dashboard, api: FastAPI
+) -> AsyncGenerator[None]:
     try:
         async with open_services(settings, clock) as services:
             api.state.services = services
+            await dashboard.open(services)
             api.state.door = door = Door(services)
             try:
                 yield

@@ -1,0 +1,15 @@
+"""Which pages there are."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import APIRouter
+
+from gateway.dashboard.pages import assets, login, overview
+
+ROUTERS: Final[tuple[APIRouter, ...]] = (
+    assets.router,
+    login.router,
+    overview.router,
+)
