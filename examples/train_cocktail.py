@@ -3,8 +3,8 @@
     hone up                                  # in one terminal
     python examples/train_cocktail.py        # in another
 
-The agent is `small_tasks.py`. What is played next is what the coming steps lack most; the trainer's steps hold the families in the
-proportions that the run asks for.
+The agent is `small_tasks.py`. What is played next is what the coming steps lack most; the trainer's steps hold the
+families in the proportions that the run asks for.
 """
 
 import asyncio
