@@ -1,7 +1,7 @@
 """Numbers as drawings: inline SVG that a page carries, made here and by no script. Pure.
 
-A drawing has no style of its own: classes name what a thing is (`s0` the first series, `band`, `grid`), and
-`charts.css` says how that looks in light and dark. It tells itself to whoever cannot see it by a title and a
+A drawing has no style of its own: classes name what a thing is (`s1` the first series, `band`, `grid`), and the
+style sheets say how that looks in light and dark. It tells itself to whoever cannot see it by a title and a
 description, and is never the only place where a number stands: pages have a table beside it. Series differ by dashes
 as well as by colour. Text is escaped, so that a name out of data is only ever text.
 """
@@ -30,7 +30,7 @@ BOTTOM: Final = 24
 MAX_HITS: Final = 160
 """Above so many places none of them tells its numbers when it is pointed at: the page would be large."""
 NUM_SERIES: Final = 6
-"""How many series `charts.css` tells apart."""
+"""How many series the style sheet tells apart."""
 X_LABELS: Final = 5
 Y_TICKS: Final = 4
 
@@ -115,8 +115,8 @@ def sparkline(values: Sequence[float | None], title: str) -> Markup:
     last_x, last_y = places[-1]
     return Markup(  # noqa: S704
         '<svg class="spark" role="img" viewBox="0 0 100 24" preserveAspectRatio="none">'
-        f'<title>{escape(title)}</title><path class="line s0" d="{_polyline(places)}"/>'
-        f'<circle class="dot s0" cx="{last_x:.1f}" cy="{last_y:.1f}" r="1.8"/></svg>'
+        f'<title>{escape(title)}</title><path class="line s1" d="{_polyline(places)}"/>'
+        f'<circle class="dot f1" cx="{last_x:.1f}" cy="{last_y:.1f}" r="1.8"/></svg>'
     )
 
 
@@ -138,13 +138,13 @@ def bars(title: str, rows: Sequence[tuple[str, float]]) -> Markup:
         return Markup("")
     most = max(value for _, value in rows) or 1.0
     height = 22 * len(rows)
-    parts = [f'<svg class="bars" role="img" viewBox="0 0 {WIDTH} {height}" xmlns="http://www.w3.org/2000/svg">']
+    parts = [f'<svg class="chart sticks" role="img" viewBox="0 0 {WIDTH} {height}" xmlns="http://www.w3.org/2000/svg">']
     parts.append(f"<title>{escape(title)}</title><desc>{escape(_listed(rows))}</desc>")
     for place, (name, value) in enumerate(rows):
         y, length = 22 * place, 190 * max(0.0, value) / most
         parts.append(
             f'<text class="label" x="128" y="{y + 15}" text-anchor="end">{escape(_cut(name, 20))}</text>'
-            f'<rect class="bar s0" x="136" y="{y + 4}" width="{length:.1f}" height="14" rx="2"/>'
+            f'<rect class="stick f1" x="136" y="{y + 4}" width="{length:.1f}" height="14" rx="2"/>'
             f'<text class="label" x="{142 + length:.1f}" y="{y + 15}">{escape(number(value))}</text>'
         )
     return Markup("".join([*parts, "</svg>"]))  # noqa: S704
@@ -233,7 +233,7 @@ def _numbered(lines: Iterable[Line]) -> Iterator[tuple[int, Line]]:
     """Each line with the number of its look; a faint one looks like the line behind it."""
     index = 0
     for line in lines:
-        yield index % NUM_SERIES, line
+        yield 1 + index % NUM_SERIES, line
         index += not line.is_faint
 
 
@@ -257,7 +257,7 @@ def _x_labels(frame: _Frame, chart: Chart) -> Iterator[str]:
 def _marks(frame: _Frame, chart: Chart) -> Iterator[str]:
     for place, what in chart.marks:
         x = frame.x(place)
-        yield f'<path class="mark" d="M{x:.1f} {TOP}V{HEIGHT - BOTTOM}"><title>{escape(what)}</title></path>'
+        yield f'<path class="event" d="M{x:.1f} {TOP}V{HEIGHT - BOTTOM}"><title>{escape(what)}</title></path>'
 
 
 def _band(frame: _Frame, index: int, line: Line) -> str:
@@ -267,7 +267,7 @@ def _band(frame: _Frame, index: int, line: Line) -> str:
         there = [(frame.x(place), frame.y(line.high[place] or 0.0)) for place in piece]
         back = [(frame.x(place), frame.y(line.low[place] or 0.0)) for place in reversed(piece)]
         parts.append(f"{_polyline([*there, *back])}Z")
-    return f'<path class="band s{index}" d="{"".join(parts)}"/>' if parts else ""
+    return f'<path class="band f{index}" d="{"".join(parts)}"/>' if parts else ""
 
 
 def _path(frame: _Frame, index: int, line: Line) -> str:
@@ -279,7 +279,7 @@ def _path(frame: _Frame, index: int, line: Line) -> str:
         points = [(frame.x(place), frame.y(line.values[place] or 0.0)) for place in piece]
         parts.append(_polyline(points))
         if len(points) == 1:
-            dots.append(f'<circle class="dot s{index}" cx="{points[0][0]:.1f}" cy="{points[0][1]:.1f}" r="2.5"/>')
+            dots.append(f'<circle class="dot f{index}" cx="{points[0][0]:.1f}" cy="{points[0][1]:.1f}" r="2.5"/>')
     return f'<path class="{shade} s{index}" d="{"".join(parts)}"/>{"".join(dots)}' if parts else ""
 
 

@@ -47,7 +47,7 @@ def test_any_numbers_make_a_drawing_within_its_frame(values: list[float | None])
         assert "Nothing was measured yet" in drawn
         return
     root = parsed(drawn)
-    paths = [node.get("d", "") for node in root.iter(f"{SVG}path") if node.get("class") == "line s0"]
+    paths = [node.get("d", "") for node in root.iter(f"{SVG}path") if node.get("class") == "line s1"]
     places = [(float(x), float(y)) for x, y in re.findall(r"[ML]([-\d.]+) ([-\d.]+)", "".join(paths))]
     assert len(places) == len(known)
     assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in places)
@@ -56,7 +56,7 @@ def test_any_numbers_make_a_drawing_within_its_frame(values: list[float | None])
 @given(SERIES.filter(lambda values: any(value is not None for value in values)))
 def test_a_higher_value_is_drawn_no_lower(values: list[float | None]) -> None:
     root = parsed(str(line_chart(chart_of(Line("reward", tuple(values))))))
-    paths = "".join(node.get("d", "") for node in root.iter(f"{SVG}path") if node.get("class") == "line s0")
+    paths = "".join(node.get("d", "") for node in root.iter(f"{SVG}path") if node.get("class") == "line s1")
     heights = [float(y) for _, y in re.findall(r"[ML]([-\d.]+) ([-\d.]+)", paths)]
     known = [value for value in values if value is not None]
     pairs = sorted(zip(known, heights, strict=True))
@@ -107,7 +107,7 @@ def test_a_value_between_two_gaps_is_a_dot_and_an_interval_with_a_gap_two_bands(
     line = Line("r", (1.0, None, 2.0, 3.0), low=(0.5, None, 1.5, 2.5), high=(1.5, None, 2.5, 3.5))
     root = parsed(str(line_chart(chart_of(line))))
     assert len([node for node in root.iter(f"{SVG}circle")]) == 1
-    (band,) = [node.get("d", "") for node in root.iter(f"{SVG}path") if node.get("class") == "band s0"]
+    (band,) = [node.get("d", "") for node in root.iter(f"{SVG}path") if node.get("class") == "band f1"]
     assert band.count("Z") == 2
 
 
