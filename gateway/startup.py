@@ -51,6 +51,9 @@ AUDIT_S: Final = 5.0
 """Between two comparisons of the open episodes in SQL with the episode store."""
 RETENTION_S: Final = 10.0
 """Between two looks for what runs do not keep any longer."""
+FINDING_S: Final = 5.0
+"""Between two looks for what episodes are found by and nobody has noted yet."""
+NOTED_AT_ONCE: Final = 50
 REDIS_CHECK_S: Final = 0.5
 PARENT_CHECK_S: Final = 0.5
 
@@ -164,6 +167,8 @@ async def _start_duties(services: Services) -> None:
     services.duties.start("gauges", partial(show_now, services), NOW_S)
     services.duties.start("overview", partial(show_overview, services), OVERVIEW_S)
     services.duties.start("retention", services.ledger.apply_retention, RETENTION_S)
+    services.duties.start("scores", services.ledger.score_episodes, FINDING_S)
+    services.duties.start("kinds", partial(services.ledger.note_kinds, NOTED_AT_ONCE), FINDING_S)
     services.duties.start("engines", services.swap.keep_up, settings.poll_interval_s)
     if settings.workers > 1:
         services.duties.start("parent", partial(_end_after, os.getppid()), PARENT_CHECK_S)

@@ -21,7 +21,7 @@ from tracker.codec import encode_calls
 from tracker.errors import Gone, HoneError, NotFound, Unavailable
 from tracker.exclusion import exclusions
 from tracker.receipts import seal
-from tracker.samples import counts
+from tracker.samples import counts, kinds_of
 from tracker.store import EpisodeStore, EpisodeView, Ledger
 from tracker.types import Call, EpisodeRow, EpisodeState, EpisodeStatus, Event, Group, Reason, Record, RunSettings
 
@@ -120,6 +120,7 @@ def packed(view: EpisodeView, run: RunSettings, now_ms: int) -> Packed:
         ended_ms=now_ms,
         archived_ms=now_ms,
         key_ids=key_ids_of(view.calls),
+        kinds=kinds_of(view.calls),
     )
     digest, receipts = seal(view.calls)
     return Packed(

@@ -2,14 +2,15 @@
 
 The row exists before anything is in the episode store and outlives it. An id is used once: a deleted episode stays as
 a row without content, so the id is refused for ever. How rows are found and told is in `episode_rows.py`, places in
-groups are given in `rounds.py`.
+groups are given in `rounds.py`, lists are in `finding.py`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, update
+import msgspec
+from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from tracker import tables
 from tracker.clock import Clock
@@ -21,9 +22,7 @@ from tracker.episode_rows import (
     find_episode,
     head_of,
     lock_episode,
-    next_cursor,
     no_episode,
-    page_after,
     row_of,
     set_episode,
 )
@@ -59,16 +58,6 @@ class Episodes(Database):
 
     async def get_episode(self, tenant: str, episode_id: str) -> EpisodeRow:
         return await self.read(_get, tenant, episode_id)
-
-    async def list_episodes(
-        self, tenant: str, *, run: str | None, task: str | None, status: str | None, limit: int, cursor: str | None
-    ) -> tuple[list[EpisodeRow], str | None]:
-        """Newest first; `status` is a state or a status. `BadRequest` on a cursor that is none of ours."""
-        where = [tables.episodes.c.tenant == tenant, tables.episodes.c.deleted_ms.is_(None)]
-        where += [] if run is None else [tables.episodes.c.run == run]
-        where += [] if task is None else [tables.episodes.c.task_digest == task_digest(task)]
-        where += [] if status is None else [_in_status(status)]
-        return await self.read(_list, where, limit, cursor)
 
     async def open_episodes(self, older_than_ms: int) -> list[EpisodeRow]:
         """Episodes of every tenant not archived yet and created before that time, oldest first."""
@@ -153,19 +142,6 @@ def _get(connection: Connection, tenant: str, episode_id: str) -> EpisodeRow:
     return episode_rows(connection, [find_episode(connection, tenant, episode_id)])[0]
 
 
-def _list(
-    connection: Connection, where: list[Any], limit: int, cursor: str | None
-) -> tuple[list[EpisodeRow], str | None]:
-    episodes = tables.episodes
-    after = page_after(cursor, episodes.c.created_ms, episodes.c.episode_id)
-    statement = select(episodes).where(*where, *after)
-    statement = statement.order_by(episodes.c.created_ms.desc(), episodes.c.episode_id.desc()).limit(limit + 1)
-    found = connection.execute(statement).all()
-    rows = episode_rows(connection, found[:limit])
-    more = len(found) > limit and bool(rows)
-    return rows, next_cursor(rows[-1].head.created_ms, rows[-1].head.episode_id) if more else None
-
-
 def _open(connection: Connection, older_than_ms: int) -> list[EpisodeRow]:
     episodes = tables.episodes
     where = (
@@ -203,9 +179,11 @@ def _archive(connection: Connection, row: EpisodeRow, timeline: dict[str, Any], 
         insert_new(connection, tables.episode_policies, values)
     for key_id in row.key_ids:
         insert_new(connection, tables.episode_keys, {"key_id": key_id, "episode_id": episode_id})
+    for kind in row.kinds:
+        insert_new(connection, tables.call_kinds, {"episode_id": episode_id, **msgspec.structs.asdict(kind)})
     counters = {name: getattr(row, name) for name in COUNTERS}
     ended = {"status": stored.status or row.status, "ended_ms": stored.ended_ms or row.ended_ms}
-    archived = {"state": EpisodeState.ARCHIVED, "archived_ms": row.archived_ms}
+    archived = {"state": EpisodeState.ARCHIVED, "archived_ms": row.archived_ms, "has_kinds": True}
     set_episode(connection, episode_id, **counters, **ended, **archived)
     return True
 
@@ -241,6 +219,7 @@ def _delete(connection: Connection, tenant: str, episode_id: str, now_ms: int) -
         tables.timelines,
         tables.episode_policies,
         tables.episode_keys,
+        tables.call_kinds,
         tables.standings,
     ):
         connection.execute(delete(table).where(table.c.episode_id == episode_id))
@@ -254,14 +233,5 @@ def _emptied(now_ms: int) -> dict[str, Any]:
     content = {"task": "", "task_digest": "", "metadata": b"null", "policy": None, "version": None, "ttl_ms": None}
     seat = {"group_id": None, "place": None, "key_id": None}
     end = {"state": EpisodeState.ARCHIVED, "status": None, "deleted_ms": now_ms}
-    return content | seat | end | dict.fromkeys(COUNTERS, 0)
-
-
-def _in_status(status: str) -> ColumnElement[bool]:
-    """The condition for a state or a status."""
-    if status in set(EpisodeState):
-        return tables.episodes.c.state == status
-    if status in set(EpisodeStatus):
-        return tables.episodes.c.status == status
-    known = ", ".join((*EpisodeState, *EpisodeStatus))
-    raise BadRequest(f"status is one of {known}, not {status!r}.", param="status")
+    found_by = {"score": None, "is_scored": True}
+    return content | seat | end | found_by | dict.fromkeys(COUNTERS, 0)

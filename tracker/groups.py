@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, and_, func, select
+from sqlalchemy import ColumnElement, Connection, Row, and_, func, select
 
 from tracker import tables
 from tracker.credit import episode_reward
 from tracker.episode_rows import next_cursor, page_after
-from tracker.members import RunCache, episodes_in, read_groups, rewards_of
+from tracker.errors import BadRequest, NotFound
+from tracker.members import RunCache, collected, episodes_in, read_groups, rewards_of
 from tracker.registry import run_settings
 from tracker.rounds import free_place, lock_group, policies_of, set_group, task_digest
 from tracker.sql import Database
-from tracker.types import EpisodeState, Group, GroupState, RunSettings, SkipReason
+from tracker.types import EpisodeState, Group, GroupShare, GroupState, RunSettings, SkipReason
 
 MIN_SCORED: Final = 2
 """How many members a round needs at its timeout: one cannot be compared."""
@@ -29,13 +30,30 @@ class Groups(Database):
     """Lists of groups, and their settling."""
 
     async def list_groups(
-        self, tenant: str, *, run: str | None, task: str | None, limit: int, cursor: str | None
+        self,
+        tenant: str,
+        *,
+        run: str | None,
+        task: str | None,
+        limit: int,
+        cursor: str | None,
+        state: str | None = None,
     ) -> tuple[list[Group], str | None]:
-        """Newest first, with members; their advantages are provisional until the group is taken."""
+        """Newest first, with members; their advantages are provisional until the group is taken. `BadRequest` on a
+        state that is none."""
         where = [tables.groups.c.tenant == tenant]
         where += [] if run is None else [tables.groups.c.run == run]
         where += [] if task is None else [tables.groups.c.task_digest == task_digest(task)]
+        where += [] if state is None else [_in_state(state)]
         return await self.read(_list, where, limit, cursor)
+
+    async def get_group(self, tenant: str, group_id: str) -> Group:
+        """One group with its members; raises `NotFound`."""
+        return await self.read(_get, tenant, group_id)
+
+    async def group_shares(self, group_ids: Sequence[str]) -> dict[str, list[GroupShare]]:
+        """group -> what became of it for each policy that took or skipped it, by policy."""
+        return await self.read(_shares, group_ids)
 
     async def settle_groups(self, now_ms: int) -> list[Group]:
         """Move open rounds to ready or skipped by the rules of the contract; returns those that moved."""
@@ -122,3 +140,34 @@ def _list(connection: Connection, where: list[Any], limit: int, cursor: str | No
     page = read_groups(connection, found[:limit])
     more = len(found) > limit and bool(page)
     return page, next_cursor(page[-1].created_ms, page[-1].group_id) if more else None
+
+
+def _in_state(state: str) -> ColumnElement[bool]:
+    if state not in set(GroupState):
+        raise BadRequest(f"state is one of {', '.join(GroupState)}, not {state!r}.", param="state")
+    return tables.groups.c.state == state
+
+
+def _get(connection: Connection, tenant: str, group_id: str) -> Group:
+    groups = tables.groups
+    found = connection.execute(select(groups).where(groups.c.group_id == group_id, groups.c.tenant == tenant)).all()
+    if not found:
+        raise NotFound(f"There is no group {group_id!r}.", param="group_id")
+    return read_groups(connection, found)[0]
+
+
+def _shares(connection: Connection, group_ids: Sequence[str]) -> dict[str, list[GroupShare]]:
+    shares = tables.batch_groups
+    rows = collected(connection, select(shares).order_by(shares.c.policy), shares.c.group_id, group_ids)
+    return {
+        group_id: [
+            GroupShare(
+                policy=row.policy,
+                batch_id=row.batch_id,
+                state=GroupState(row.state),
+                reason=None if row.reason is None else SkipReason(row.reason),
+            )
+            for row in found
+        ]
+        for group_id, found in rows.items()
+    }

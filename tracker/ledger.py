@@ -14,6 +14,7 @@ from tracker.batches import BatchTaking
 from tracker.clock import Clock
 from tracker.episodes import Episodes
 from tracker.erasure import Erasure
+from tracker.finding import Finding
 from tracker.groups import Groups
 from tracker.in_flight import InFlightGroups
 from tracker.keys import Keys
@@ -35,6 +36,7 @@ class SqlLedger(
     Keys,
     AuditLog,
     Episodes,
+    Finding,
     Groups,
     Rewards,
     Versions,

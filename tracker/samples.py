@@ -9,11 +9,12 @@ left out and why comes from `exclusion.py`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from tracker.receipts import call_digest
 from tracker.timeline import ChoiceKey, exclusions, fold, grow, included, num_distinct_tokens
-from tracker.types import Call, Choice, Reason, Record, RunSettings
+from tracker.types import Call, CallKind, Choice, Reason, Record, RunSettings
 
 
 class Span(Record, frozen=True):
@@ -139,6 +140,15 @@ def counts(calls: Iterable[Call], run: RunSettings) -> Counts:
             )
             for tree in timeline.trees
         ),
+    )
+
+
+def kinds_of(calls: Iterable[Call]) -> tuple[CallKind, ...]:
+    """The calls of an episode, counted by policy, version and role."""
+    counted = Counter((call.policy or "", call.version, call.role) for call in calls)
+    return tuple(
+        CallKind(policy=policy, version=version, role=role, num_calls=number)
+        for (policy, version, role), number in sorted(counted.items())
     )
 
 

@@ -19,12 +19,15 @@ from tracker.types import (
     Act,
     Batch,
     Call,
+    EpisodeFilter,
     EpisodeHead,
+    EpisodePage,
     EpisodeRow,
     EpisodeState,
     EpisodeStatus,
     Event,
     Group,
+    GroupShare,
     GroupState,
     InFlight,
     Intent,
@@ -259,6 +262,20 @@ class Ledger(Protocol):
         """Newest first; `status` is a state or a status. `BadRequest` on a cursor that is none of ours."""
         ...
 
+    async def find_episodes(
+        self, tenant: str, wanted: EpisodeFilter, limit: int, cursor: str | None = None
+    ) -> EpisodePage:
+        """Newest first, by more than `list_episodes`, and with a cursor back. `BadRequest` as there."""
+        ...
+
+    async def score_episodes(self) -> int:
+        """Bring what lists of rewards are filtered by up to date; how many episodes were not."""
+        ...
+
+    async def note_kinds(self, limit: int) -> int:
+        """Note the kinds of calls of up to `limit` episodes that were archived without; how many there were."""
+        ...
+
     async def open_episodes(self, older_than_ms: int) -> list[EpisodeRow]:
         """Episodes of every tenant not archived yet and created before that time, for the sweeper."""
         ...
@@ -296,8 +313,23 @@ class Ledger(Protocol):
     async def add_event(self, episode_id: str, event: Event) -> None: ...
 
     async def list_groups(
-        self, tenant: str, *, run: str | None, task: str | None, limit: int, cursor: str | None
-    ) -> tuple[list[Group], str | None]: ...
+        self,
+        tenant: str,
+        *,
+        run: str | None,
+        task: str | None,
+        limit: int,
+        cursor: str | None,
+        state: str | None = None,
+    ) -> tuple[list[Group], str | None]:
+        """Newest first, with members. `BadRequest` on a state or a cursor that is none."""
+        ...
+
+    async def get_group(self, tenant: str, group_id: str) -> Group: ...
+
+    async def group_shares(self, group_ids: Sequence[str]) -> dict[str, list[GroupShare]]:
+        """group -> what became of it for each policy, for groups that are not open."""
+        ...
 
     async def settle_groups(self, now_ms: int) -> list[Group]:
         """Move open rounds to ready or skipped by the rules of the contract; returns those that moved."""

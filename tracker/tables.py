@@ -22,7 +22,9 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
+    false,
     text,
+    true,
 )
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
@@ -156,6 +158,9 @@ groups: Final = Table(
     UniqueConstraint("tenant", "run", "task_digest", "round"),
     Index(None, "state", "ready_ms"),
     Index(None, "tenant", "created_ms", "group_id"),
+    Index(None, "tenant", "run", "created_ms", "group_id"),
+    Index(None, "tenant", "task_digest", "created_ms", "group_id"),
+    Index(None, "tenant", "state", "created_ms", "group_id"),
 )
 
 episodes: Final = Table(
@@ -187,14 +192,34 @@ episodes: Final = Table(
     Column("deleted_ms", Millis),
     Column("key_id", Id, index=True),
     Column("kept", Integer, nullable=False, server_default="7"),
+    Column("score", Double),
+    Column("is_scored", Boolean, nullable=False, server_default=true()),
+    Column("has_kinds", Boolean, nullable=False, server_default=false()),
     UniqueConstraint("group_id", "place"),
     Index(None, "tenant", "created_ms", "episode_id"),
+    Index(None, "tenant", "run", "created_ms", "episode_id"),
+    Index(None, "tenant", "task_digest", "created_ms", "episode_id"),
+    Index(None, "tenant", "status", "created_ms", "episode_id"),
     Index(None, "state", "created_ms"),
     Index(None, "tenant", "run", "kept", "archived_ms"),
+    Index(
+        "ix_episodes_to_score",
+        "episode_id",
+        sqlite_where=text("NOT is_scored"),
+        postgresql_where=text("NOT is_scored"),
+    ),
+    Index(
+        "ix_episodes_without_kinds",
+        "archived_ms",
+        sqlite_where=text("NOT has_kinds AND archived_ms IS NOT NULL"),
+        postgresql_where=text("NOT has_kinds AND archived_ms IS NOT NULL"),
+    ),
 )
 """`place` is the seat in the group, null once it is lost. `key_id` is the key that opened it, null before revision
-0004; `kept` is what of it is still there, in the bits of `retention.py`. A deleted episode stays as a row that says
-only that."""
+0004; `kept` is what of it is still there, in the bits of `retention.py`. `score` is the effective reward that lists
+are filtered by, `is_scored` whether it is that of all reward events: the database itself says no at each new one
+(revision 0006). `has_kinds`: its kinds of calls are. A deleted episode stays as a row that says only
+that."""
 
 episode_keys: Final = Table(
     "episode_keys",
@@ -212,6 +237,20 @@ episode_policies: Final = Table(
     Column("version", Integer, nullable=False),
 )
 """Which policies an archived episode called, and the version it was pinned to last."""
+
+call_kinds: Final = Table(
+    "call_kinds",
+    metadata,
+    Column("episode_id", Id, ForeignKey("episodes.episode_id"), primary_key=True),
+    Column("policy", Id, primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("role", Id, primary_key=True),
+    Column("num_calls", Integer, nullable=False),
+    Index(None, "role", "episode_id"),
+    Index(None, "policy", "version", "episode_id"),
+)
+"""What calls an archived episode has, by policy, version and role: what lists are filtered by. `policy` is empty for
+models that are no policy."""
 
 episode_events: Final = Table(
     "episode_events",

@@ -495,6 +495,16 @@ class Act(Record, frozen=True):
     """Given by the ledger."""
 
 
+class CallKind(Record, frozen=True):
+    """How many calls of an archived episode have this policy, version and role."""
+
+    policy: str
+    """Empty for models that are no policy."""
+    version: int
+    role: str
+    num_calls: int
+
+
 class EpisodeRow(Record, frozen=True):
     """An episode as SQL tells it, for reading endpoints; counters are filled when it is archived."""
 
@@ -519,6 +529,34 @@ class EpisodeRow(Record, frozen=True):
     """What retention removed of it: `tokens`, `text`, `metadata`."""
     key_ids: tuple[str, ...] = ()
     """The keys that its calls were made with; only told when it is archived."""
+    kinds: tuple[CallKind, ...] = ()
+    """What calls it has; only told when it is archived."""
+
+
+class EpisodeFilter(Record, frozen=True):
+    """Which episodes of a tenant are asked for; what is `None` is not asked about."""
+
+    run: str | None = None
+    task: str | None = None
+    status: str | None = None
+    """A state or a status."""
+    policy: str | None = None
+    """With `version` and `role`: it is archived, and one of its calls has all of them that are given."""
+    version: int | None = None
+    role: str | None = None
+    min_reward: float | None = None
+    """Effective reward; an episode that is not scored is outside of any range."""
+    max_reward: float | None = None
+
+
+class EpisodePage(Record, frozen=True):
+    """A part of a list of episodes, newest first."""
+
+    rows: tuple[EpisodeRow, ...]
+    older: str | None = None
+    """The cursor of the next page; `None` on the last."""
+    newer: str | None = None
+    """The cursor of the page before; `None` on the first."""
 
 
 class Member(Record, frozen=True):
@@ -550,6 +588,16 @@ class Group(Record, frozen=True):
     reason: SkipReason | None = None
     members: tuple[Member, ...] = ()
     created_ms: int = 0
+
+
+class GroupShare(Record, frozen=True):
+    """What became of a group for one policy."""
+
+    policy: str
+    batch_id: str | None
+    """`None` where it was skipped before any batch."""
+    state: GroupState
+    reason: SkipReason | None = None
 
 
 class InFlight(Record, frozen=True):

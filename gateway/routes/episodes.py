@@ -15,8 +15,9 @@ from gateway.auditing import audited
 from gateway.auth import Caller
 from gateway.dependencies import Services
 from gateway.erasure import erase_episode
-from gateway.routes.access import Admin, Agent, Anyone, Filter, PageOf, Reader, ServicesOf
+from gateway.routes.access import Admin, Agent, Anyone, PageOf, Reader, ServicesOf
 from gateway.routes.bodies import REPEATED, Body, Id, Json, Text, body_of, digest_of, documented, encoded
+from gateway.routes.finding import FilterOf
 from gateway.routes.views import episode_view, row_view, samples_view, timeline_view
 from gateway.story import num_waiting, read_story
 from tracker.errors import Forbidden, NotFound
@@ -72,19 +73,10 @@ async def create_episode(
 
 
 @router.get("")
-async def list_episodes(
-    caller: Reader,
-    services: ServicesOf,
-    page: PageOf,
-    run: Filter = None,
-    task: Filter = None,
-    status: Filter = None,
-) -> Any:
+async def list_episodes(caller: Reader, services: ServicesOf, page: PageOf, wanted: FilterOf) -> Any:
     """Episodes, newest first."""
-    rows, next_cursor = await services.ledger.list_episodes(
-        caller.tenant, run=run, task=task, status=status, limit=page.limit, cursor=page.cursor
-    )
-    return JsonResponse({"data": [row_view(row) for row in rows], "next_cursor": next_cursor})
+    found = await services.ledger.find_episodes(caller.tenant, wanted, page.limit, page.cursor)
+    return JsonResponse({"data": [row_view(row) for row in found.rows], "next_cursor": found.older})
 
 
 @router.get("/{episode_id}")

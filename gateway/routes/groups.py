@@ -26,16 +26,18 @@ async def list_groups(
     page: PageOf,
     run: Filter = None,
     task: Filter = None,
+    state: Filter = None,
 ) -> Any:
     """Groups, newest first. Advantages are provisional until a trainer takes the group."""
     groups, next_cursor = await services.ledger.list_groups(
-        caller.tenant, run=run, task=task, limit=page.limit, cursor=page.cursor
+        caller.tenant, run=run, task=task, state=state, limit=page.limit, cursor=page.cursor
     )
-    shown = [group_view(await _standing(services, caller.tenant, group)) for group in groups]
+    shown = [group_view(await standing_of(services, caller.tenant, group)) for group in groups]
     return JsonResponse({"data": shown, "next_cursor": next_cursor})
 
 
-async def _standing(services: Services, tenant: str, group: Group) -> Group:
+async def standing_of(services: Services, tenant: str, group: Group) -> Group:
+    """The group with its members as they stand now, where no trainer has frozen that."""
     if group.state not in PROVISIONAL:
         return group
     run = await services.runs.get(tenant, group.run)

@@ -8,9 +8,10 @@ from collections import Counter
 import msgspec
 import pytest
 
-from tests.tracker.filling import archived, created, ready_group, rewarded
+from tests.tracker.filling import archived, batch, created, ready_group, rewarded
+from tracker.errors import BadRequest, NotFound
 from tracker.ledger import SqlLedger
-from tracker.types import EpisodeStatus, Group, GroupState, RunSettings, SkipReason
+from tracker.types import EpisodeStatus, Group, GroupShare, GroupState, RunSettings, SkipReason
 
 AFTER_GRACE = 61_000
 AFTER_TIMEOUT = 1_000_000 + 601_000
@@ -179,3 +180,32 @@ async def test_a_run_that_drops_cut_episodes_tells_so_in_the_group(ledger: SqlLe
     (group,) = await ledger.settle_groups(10)
     told = {member.episode_id: (member.member, member.why) for member in group.members}
     assert told == {"a": (True, ""), "b": (True, ""), "c": (False, "truncated")}
+
+
+async def test_groups_are_found_by_their_state_and_one_by_its_id(ledger: SqlLedger) -> None:
+    ready = await ready_group(ledger, "t", [0.0, 1.0])
+    await created(ledger, "waiting", "u")
+    asked = {"run": None, "task": None, "limit": 9, "cursor": None}
+    found, _ = await ledger.list_groups("default", **asked, state="ready")  # type: ignore[arg-type]
+    assert [group.group_id for group in found] == [ready.group_id]
+    with pytest.raises(BadRequest, match="open, ready"):
+        await ledger.list_groups("default", **asked, state="rady")  # type: ignore[arg-type]
+    assert await ledger.get_group("default", ready.group_id) == ready
+    with pytest.raises(NotFound):
+        await ledger.get_group("other", ready.group_id)
+
+
+async def test_a_share_of_a_group_names_its_batch_or_why_there_is_none(ledger: SqlLedger) -> None:
+    await ledger.ensure_policy("p")
+    fence = await ledger.take_lease("p", "me", 1_000_000, 60_000)
+    assert fence is not None
+    taken = await ready_group(ledger, "t", [0.0, 1.0])
+    await ledger.take(batch(taken, fence))
+    skipped = await ready_group(ledger, "u", [1.0, 1.0])
+    await ledger.skip_group(skipped.group_id, SkipReason.NO_VARIANCE, "p", fence)
+    assert await ledger.group_shares([taken.group_id, skipped.group_id, "none"]) == {
+        taken.group_id: [GroupShare(policy="p", batch_id="batch-1", state=GroupState.TAKEN)],
+        skipped.group_id: [
+            GroupShare(policy="p", batch_id=None, state=GroupState.SKIPPED, reason=SkipReason.NO_VARIANCE)
+        ],
+    }
