@@ -18,7 +18,7 @@ from bench.faulting.reading import read_back, unsettled, untrained
 from bench.faulting.stage import RUN_SETTINGS, Stage
 from bench.faulting.takers import FastClock, Taker
 from bench.faulting.verdict import Verdict, judge, num_refused_and_stored
-from gateway.client import RequestFailed
+from tracker.errors import HoneError
 
 AT_ONCE = 24
 REST_S = 120.0
@@ -103,7 +103,7 @@ async def _until_works(stage: Stage, number: int) -> None:
                 episode = await client.start_episode("probe", idempotency_key=key)
                 await probe.ask(episode["episode_id"], [{"role": "user", "content": key}], streams=True)
                 await client.reward(episode["episode_id"], 1.0, idempotency_key=key)
-            except (Failed, Refused, RequestFailed):
+            except (Failed, Refused, HoneError):
                 pass  # not yet
             else:
                 return

@@ -20,7 +20,7 @@ import httpx
 from rich.console import Console
 from rich.status import Status
 
-from gateway.client import Client, RequestFailed
+from gateway.client import Client
 from gateway.local.children import Child, Program
 from gateway.local.keys import ensure_keys
 from gateway.local.plan import (
@@ -37,7 +37,7 @@ from gateway.local.plan import (
 )
 from gateway.local.words import waiting_line, welcome
 from tracker.clock import SystemClock
-from tracker.errors import SettingsError, Unavailable
+from tracker.errors import HoneError, SettingsError, Unavailable
 from tracker.ledger import SqlLedger
 from tracker.redis_server import EmbeddedRedis
 from tracker.settings import StoreSettings
@@ -184,7 +184,7 @@ async def _watch(stack: LocalStack, status: Status) -> None:
             try:
                 groups = await reader.recent_groups()
                 status.update(waiting_line(groups))
-            except RequestFailed as error:
+            except HoneError as error:
                 status.update(f"the gateway does not answer: {error.message}")
             await asyncio.sleep(WATCH_S)
 

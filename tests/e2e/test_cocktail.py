@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.client import RequestFailed
 from tests.e2e.examples import drive, stack_of, trained_batches
+from tracker.errors import BadRequest
 from tracker.types import Scope
 
 pytestmark = pytest.mark.slow
@@ -22,7 +22,7 @@ async def test_every_step_of_a_cocktail_holds_its_families_in_their_proportions(
     ):
         told = await drive(stack, "train_cocktail.py", "--versions", "2", "--group-size", "4")
         assert "step 1: lookup 2 groups" in told
-        with pytest.raises(RequestFailed, match="'lookup/', 'shout/'") as refused:
+        with pytest.raises(BadRequest, match="'lookup/', 'shout/'") as refused:
             await admin.start_episode("sing/lamp", run=RUN, idempotency_key="sing")
         assert refused.value.status == 400
 

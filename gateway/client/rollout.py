@@ -1,0 +1,180 @@
+"""An agent played on many tasks: so many episodes at a time, a whole group for each task, results as they come.
+
+What an agent raises is the end of its attempt and of nothing else; the attempt says what it was. What the gateway
+refuses when an episode is to be opened (a run or a key that it does not know) ends the rollout, since the next would be
+refused as well; what it can take a little later is waited for. An attempt that broke for what is nobody's doing is
+played again in an episode of its own, so that its group can fill. Whoever stops listening stops the rollout: the
+episodes that are being played end as `cancelled`, and their agents' calls are refused from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sized
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from gateway.client.episodes import AsyncEpisode, EpisodeFields
+from gateway.client.progress import Bar
+from gateway.client.rest import Client
+from tracker.errors import BadRequest
+from tracker.types import EpisodeStatus, Record
+
+T = TypeVar("T")
+CONCURRENCY: Final = 16
+INFRA_RETRIES: Final = 1
+AsyncAgent = Callable[[AsyncEpisode, T], Awaitable[float | None]]
+"""Plays one episode of a task. What it returns is the episode's reward; `None` where it has given its own, or another
+will."""
+
+
+class RolloutFields(EpisodeFields, total=False):
+    """How a rollout is played, and what its episodes are opened with."""
+
+    group_size: int
+    """Attempts at each task; by default the group size of the run, and 1 where the run is no training."""
+    concurrency: int
+    """Episodes that are played at a time; 16 by default."""
+    infra_retries: int
+    """How often an attempt is played again that broke for what is nobody's doing; 1 by default."""
+    progress: bool
+    """Whether a bar is shown where there is a terminal or a notebook; it is by default."""
+
+
+class Plan(Record, frozen=True):
+    """The same, decided."""
+
+    group_size: int
+    concurrency: int = CONCURRENCY
+    infra_retries: int = INFRA_RETRIES
+    progress: bool = True
+    fields: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    """Of each episode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt(Generic[T]):
+    """An episode of a rollout that was played to its end."""
+
+    item: T
+    """What was given as a task."""
+    task: str
+    """Its name at the gateway: attempts of the same name are compared with each other."""
+    number: int
+    """Which attempt at the task it is, from 0."""
+    episode_id: str
+    status: EpisodeStatus
+    reward: float | None
+    """The last that the driver or the agent gave to the whole episode."""
+    error: BaseException | None = None
+    """What the agent raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout(Generic[T]):
+    """A rollout before it is played."""
+
+    client: Client
+    agent: AsyncAgent[T]
+    plan: Plan
+
+    async def attempts(self, items: Iterable[T], name: Callable[[T], str]) -> AsyncGenerator[Attempt[T]]:
+        """Play them; attempts in the order in which they end."""
+        total = len(items) * self.plan.group_size if isinstance(items, Sized) else None
+        jobs = _jobs(items, name, self.plan.group_size)
+        playing: set[asyncio.Task[Attempt[T]]] = set()
+        ended: list[asyncio.Task[Attempt[T]]] = []
+        with Bar(total, is_wanted=self.plan.progress) as bar:
+            try:
+                while True:
+                    free = self.plan.concurrency - len(playing)
+                    playing |= {asyncio.create_task(self._attempt(job)) for job in itertools.islice(jobs, free)}
+                    while ended:
+                        attempt = ended.pop(0).result()
+                        bar.tell(attempt.reward, is_broken=attempt.error is not None)
+                        yield attempt
+                    if not playing:
+                        return
+                    done, playing = await asyncio.wait(playing, return_when=asyncio.FIRST_COMPLETED)
+                    ended += done
+            finally:
+                await _cancelled([*playing, *ended])
+
+    async def _attempt(self, job: _Job[T]) -> Attempt[T]:
+        """One attempt, again where it broke for what is nobody's doing."""
+        for _ in range(self.plan.infra_retries):
+            attempt = await self._episode(job)
+            if attempt.status is not EpisodeStatus.INFRA_ERROR:
+                return attempt
+        return await self._episode(job)
+
+    async def _episode(self, job: _Job[T]) -> Attempt[T]:
+        episode = AsyncEpisode(self.client, job.task, self.plan.fields)
+        await episode.open()
+        playing = asyncio.create_task(self._block(episode, job.item))
+        try:
+            await asyncio.wait({playing})
+        finally:
+            await _cancelled([playing])
+        return Attempt(
+            item=job.item,
+            task=job.task,
+            number=job.number,
+            episode_id=episode.episode_id,
+            status=episode.status or EpisodeStatus.FAILED,
+            reward=episode.reward_given,
+            error=asyncio.CancelledError() if playing.cancelled() else playing.exception(),
+        )
+
+    async def _block(self, episode: AsyncEpisode, item: T) -> None:
+        async with episode:
+            value = await self.agent(episode, item)
+            if value is not None:
+                await episode.reward(value)
+
+
+def plan_of(fields: RolloutFields, group_size: int) -> Plan:
+    """The plan that these fields ask for; raises `BadRequest` for one that cannot be played."""
+    plan = Plan(
+        group_size=group_size,
+        concurrency=fields.get("concurrency", CONCURRENCY),
+        infra_retries=fields.get("infra_retries", INFRA_RETRIES),
+        progress=fields.get("progress", True),
+        fields={name: value for name, value in fields.items() if name not in Plan.__struct_fields__},
+    )
+    if plan.concurrency < 1 or plan.group_size < 1 or plan.infra_retries < 0:
+        raise BadRequest("A rollout has a concurrency and a group size of at least 1, and 0 or more infra_retries.")
+    return plan
+
+
+def named(item: object) -> str:
+    """The task of an item that is one."""
+    if not isinstance(item, str):
+        kind = type(item).__name__
+        raise TypeError(f"A task that is no text ({kind}) needs a name: rollout(..., name=lambda task: task['id']).")
+    return item
+
+
+@dataclass(frozen=True, slots=True)
+class _Job(Generic[T]):
+    item: T
+    task: str
+    number: int
+
+
+def _jobs(items: Iterable[T], name: Callable[[T], str], group_size: int) -> Iterator[_Job[T]]:
+    """Group after group, so that one is complete before many are begun."""
+    for item in items:
+        task = name(item)
+        yield from (_Job(item, task, number) for number in range(group_size))
+
+
+async def _cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel what still runs, and wait until it has cleaned up; what it raises is nobody's any more."""
+    known = list(tasks)
+    for task in known:
+        task.cancel()
+    await asyncio.gather(*known, return_exceptions=True)
