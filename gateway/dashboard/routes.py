@@ -6,10 +6,11 @@ from typing import Final
 
 from fastapi import APIRouter
 
-from gateway.dashboard.pages import assets, login, overview
+from gateway.dashboard.pages import assets, login, overview, training
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
     assets.router,
     login.router,
     overview.router,
+    training.router,
 )
