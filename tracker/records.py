@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -102,6 +102,15 @@ class Shelf(Record, frozen=True):
     """list index -> (call id, index of the call): who a record was, where the record itself cannot tell."""
 
 
+class Sketch(Record, frozen=True):
+    """A call whose prompt is told and not put together: quick to read where an episode is long, and not proven."""
+
+    call: Call
+    """Without its prompt ids."""
+    prompt: tuple[Part, ...]
+    """Copies name earlier sketches by their place in the list."""
+
+
 def contents_of(call: Call, compressor: zstandard.ZstdCompressor | None = None) -> Contents:
     """The bodies of a call, each to be stored once for its episode; compressed where there is a compressor."""
     key = episode_key(call.episode_id)
@@ -158,6 +167,13 @@ def read_shelf(shelf: Shelf) -> tuple[Call, ...]:
     return tuple(reader.call_at(position) for position in range(len(shelf.records)))
 
 
+def read_sketches(shelf: Shelf) -> tuple[Sketch, ...]:
+    """The calls, prompts as they are told, in list order. Their bytes and bodies are checked as in `read_shelf`, the
+    receipts are not: that takes every prompt."""
+    reader = _Reader(shelf)
+    return tuple(reader.sketch_at(position) for position in range(len(shelf.records)))
+
+
 class _Reader:
     """Reads the records of one episode in list order, keeping the sequences that later ones copy."""
 
@@ -185,6 +201,13 @@ class _Reader:
             self._sequences[position, 0] = call.prompt_ids
         return call
 
+    def sketch_at(self, position: int) -> Sketch:
+        try:
+            call, body = self._parsed(self._shelf.records[position])
+            return Sketch(call=call, prompt=tuple(_told(body)))
+        except CorruptRecord as error:
+            return Sketch(call=self._unreadable(position, error.message), prompt=())
+
     def _parsed(self, entry: bytes) -> tuple[Call, _Body]:
         """The call without its prompt ids. Raises `CorruptRecord` unless every check of its bytes holds."""
         numbers, body = _opened(entry)
@@ -195,8 +218,7 @@ class _Reader:
         return _assembled(body, [content for _, content in own], [content for _, content in messages]), body
 
     def _prompt(self, body: _Body) -> tuple[int, ...]:
-        told = (unpack_ids(part) if isinstance(part, bytes) else Copy(*part) for part in body.prompt)
-        return expanded(told, self._sequences)
+        return expanded(_told(body), self._sequences)
 
     def _unreadable(self, position: int, detail: str) -> Call:
         call_id, index = self._shelf.names.get(position, (f"record-{position}", position))
@@ -282,6 +304,10 @@ def _choice(answer: _Answer, message: bytes) -> Choice:
         message=message,
         reason=answer.reason,
     )
+
+
+def _told(body: _Body) -> Iterator[Part]:
+    return (unpack_ids(part) if isinstance(part, bytes) else Copy(*part) for part in body.prompt)
 
 
 def _part(part: Part) -> bytes | tuple[int, int, int, int]:

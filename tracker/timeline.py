@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from tracker.exclusion import ChoiceKey, context_choices, exclusions, in_order
 from tracker.types import Call, Choice, Reason, Record, RunSettings
@@ -78,10 +78,18 @@ def fold(calls: Iterable[Call], run: RunSettings) -> Timeline:
     return grow(ordered, excluded, context_choices(ordered, run, excluded))
 
 
+Prefixes = Callable[[Sequence[Call], dict[ChoiceKey, Reason]], dict[str, list[ChoiceKey]]]
+"""For each call of one policy, the choices with the longest ids that its prompt begins with."""
+
+
 def grow(
-    calls: Iterable[Call], excluded: dict[ChoiceKey, Reason], context: Collection[ChoiceKey] = frozenset()
+    calls: Iterable[Call],
+    excluded: dict[ChoiceKey, Reason],
+    context: Collection[ChoiceKey] = frozenset(),
+    prefixes: Prefixes | None = None,
 ) -> Timeline:
-    """`fold` with the exclusions given: choices that are not in `excluded`, or in `context`, become nodes."""
+    """`fold` with the exclusions given: choices that are not in `excluded`, or in `context`, become nodes. `prefixes`
+    is for whoever finds them without the ids (`outline.py`)."""
     ordered = in_order(calls)
     outside = {key: reason for key, reason in excluded.items() if key not in context}
     by_policy: defaultdict[str, list[Call]] = defaultdict(list)
@@ -91,7 +99,8 @@ def grow(
     parents: dict[str, str | None] = {call.call_id: None for call in ordered}
     trees: list[Tree] = []
     for policy in sorted(by_policy):
-        chosen = _choose_parents(by_policy[policy], outside)
+        found = (prefixes or _longest_prefixes)(by_policy[policy], outside)
+        chosen = _choose_parents(by_policy[policy], outside, found)
         parents |= {call_id: parent[0] if parent else None for call_id, parent in chosen.items()}
         nodes = tuple(
             _node(call, choice, chosen[call.call_id], trained=(call.call_id, choice.index) not in excluded)
@@ -132,13 +141,14 @@ def _node(call: Call, choice: Choice, parent: ChoiceKey | None, *, trained: bool
     )
 
 
-def _choose_parents(ordered: Sequence[Call], excluded: dict[ChoiceKey, Reason]) -> dict[str, ChoiceKey | None]:
+def _choose_parents(
+    ordered: Sequence[Call], excluded: dict[ChoiceKey, Reason], candidates: dict[str, list[ChoiceKey]]
+) -> dict[str, ChoiceKey | None]:
     """The parent of every call of one policy.
 
     Where several nodes hold the very same ids, a call takes the oldest that began before it and that no other call
     continued yet, so that equal lines of parallel agents each stay whole; else the oldest of all.
     """
-    candidates = _longest_prefixes(ordered, excluded)
     began = {call.call_id: position for position, call in enumerate(ordered)}
     trained = {call.call_id for call, _ in included(ordered, excluded)}
     continued: set[ChoiceKey] = set()
