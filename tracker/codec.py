@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 import zstandard
 
-from tracker.deltas import DIGEST_BYTES, PLACE, SPAN, Chain, Part, episode_key, tell
+from tracker.deltas import DIGEST_BYTES, PLACE, SPAN, Chain, Part, episode_key, hashed_ids, tell
 from tracker.errors import CorruptRecord
 from tracker.records import Shelf, Sketch, contents_of, joined, read_shelf, read_sketches, record_of
 from tracker.types import Call
@@ -99,7 +99,8 @@ def _shelf(blob: bytes) -> Shelf:
 def _told(key: bytes, call: Call, places: Mapping[bytes, bytes]) -> tuple[tuple[Part, ...], list[bytes]]:
     """A call's prompt as parts of what `places` knows, and what it adds to them."""
     answers = [choice.sampled_ids for choice in call.choices]
-    return tell(Chain(key).extend(call.prompt_ids), call.prompt_ids, answers, places)
+    packed = hashed_ids(call.prompt_ids)
+    return tell(Chain(key).extend_packed(packed), call.prompt_ids, answers, places, packed)
 
 
 def _placed(position: int, span: bytes) -> bytes:

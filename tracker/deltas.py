@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 import struct
 import sys
 from array import array
@@ -26,12 +27,15 @@ from typing import Final, NamedTuple
 from tracker.errors import CorruptRecord
 
 BLOCK_IDS: Final = 64
-CHUNK_MODULUS: Final = 97
-"""A chunk ends after about this many ids."""
+ID_BYTES: Final = 8
+"""What an id takes in what is hashed."""
 MIN_CHUNK_IDS: Final = 16
 DIGEST_BYTES: Final = 16
+_BORDER: Final = re.compile(rb"[\x1d\x6b\xb2]")
+"""Three of 256: a chunk ends after about 85 ids."""
 SPAN: Final = struct.Struct(">HII")
 """choice, start, length: a span of a sequence of the record it stands beside."""
+_BLOCK_BYTES: Final = ID_BYTES * BLOCK_IDS
 PLACE: Final = struct.Struct(">IHII")
 """list index, choice, start, length: a span anywhere in the episode, as the block index holds it."""
 
@@ -85,10 +89,14 @@ class Chain:
 
     def extend(self, ids: Iterable[int]) -> Chain:
         """Take the next ids in; returns itself."""
-        packed = self._rest + _eight_bytes_each(ids)
-        whole = len(packed) - len(packed) % (8 * BLOCK_IDS)
-        for start in range(0, whole, 8 * BLOCK_IDS):
-            self._hash.update(packed[start : start + 8 * BLOCK_IDS])
+        return self.extend_packed(hashed_ids(ids))
+
+    def extend_packed(self, packed: bytes) -> Chain:
+        """Take the next ids in, as `hashed_ids` gives them; returns itself."""
+        packed = self._rest + packed
+        whole = len(packed) - len(packed) % _BLOCK_BYTES
+        for start in range(0, whole, _BLOCK_BYTES):
+            self._hash.update(packed[start : start + _BLOCK_BYTES])
             self.digests.append(self._hash.digest())
         self._rest = packed[whole:]
         return self
@@ -99,17 +107,26 @@ def episode_key(episode_id: str) -> bytes:
     return hashlib.sha256(f"hone blocks {episode_id}".encode()).digest()
 
 
-def chunks(key: bytes, ids: Sequence[int], start: int) -> list[Chunk]:
-    """The chunks of `ids` after `start`, without the ids before the first border and after the last.
+def chunks(key: bytes, packed: bytes, start: int) -> list[Chunk]:
+    """The chunks after the `start`-th id, without the ids before the first border and after the last; `packed` is as
+    `hashed_ids` gives it.
 
-    A border stands after a pair of ids whose value falls into one residue class, unless another such pair came just
+    A border stands after a pair of ids whose lowest bytes differ in certain bits, unless another such pair came just
     before it: it follows from the ids around it alone, so the same ids are cut the same way wherever they stand.
     """
-    pairs = enumerate(itertools.pairwise(ids[start:]), start + 2)
-    marks = [place for place, (left, right) in pairs if not (left * 31 + right) % CHUNK_MODULUS]
-    befores = itertools.chain((-MIN_CHUNK_IDS,), marks)
-    borders = [place for before, place in zip(befores, marks, strict=False) if place - before >= MIN_CHUNK_IDS]
-    return [Chunk(a, b, _chunk_digest(key, ids[a:b])) for a, b in itertools.pairwise(borders)]
+    low_bytes = packed[ID_BYTES * start :: ID_BYTES]
+    differences = int.from_bytes(low_bytes[:-1]) ^ int.from_bytes(low_bytes[1:])
+    pairs = differences.to_bytes(max(0, len(low_bytes) - 1))
+    borders: list[int] = []
+    before = -MIN_CHUNK_IDS
+    for match in _BORDER.finditer(pairs):
+        place = start + match.end() + 1
+        if place - before >= MIN_CHUNK_IDS:
+            borders.append(place)
+        before = place
+    return [
+        Chunk(a, b, _chunk_digest(key, packed[ID_BYTES * a : ID_BYTES * b])) for a, b in itertools.pairwise(borders)
+    ]
 
 
 def longest_hit(digests: Sequence[bytes], places: Mapping[bytes, bytes]) -> int:
@@ -122,20 +139,20 @@ def longest_hit(digests: Sequence[bytes], places: Mapping[bytes, bytes]) -> int:
 
 
 def tell(
-    chain: Chain, prompt: Sequence[int], answers: Sequence[Sequence[int]], places: Mapping[bytes, bytes]
+    chain: Chain, prompt: Sequence[int], answers: Sequence[Sequence[int]], places: Mapping[bytes, bytes], packed: bytes
 ) -> tuple[tuple[Part, ...], list[bytes]]:
     """A call by what its episode holds in these places: its prompt as parts, and its index entries.
 
-    `chain` is the prompt's.
+    `chain` is the prompt's, `packed` what it was made from.
     """
     num_known = longest_hit(chain.digests, places)
     prefix = places[chain.digests[num_known - 1]] if num_known else None
     covered = num_known * BLOCK_IDS
-    first = answers[0] if answers else ()
-    pieces = chunks(chain.key, (*prompt, *first), max(0, covered - 2 * BLOCK_IDS))
-    own = [piece for piece in pieces if piece.start >= covered and piece.end <= len(prompt)]
+    sequences = [packed + hashed_ids(sampled) for sampled in answers] or [packed]
+    opening = chunks(chain.key, sequences[0], max(0, covered - 2 * BLOCK_IDS))
+    own = [piece for piece in opening if piece.start >= covered and piece.end <= len(prompt)]
     told = parts(prompt, prefix, own, places)
-    return told, index_entries(chain, num_known, told, prompt, answers, pieces)
+    return told, index_entries(chain, num_known, told, len(prompt), sequences, opening)
 
 
 def parts(
@@ -182,33 +199,35 @@ def index_entries(
     chain: Chain,
     num_known: int,
     told: Sequence[Part],
-    prompt: Sequence[int],
-    answers: Sequence[Sequence[int]],
+    num_prompt: int,
+    sequences: Sequence[bytes],
     opening: Sequence[Chunk],
 ) -> list[bytes]:
     """What later calls of the episode can copy from this one: digest + `SPAN`, for its new blocks and chunks.
 
-    `chain` is the prompt's, of which `num_known` blocks were known, `told` the prompt's parts, `opening` the chunks of
-    the prompt with its first answer, from a little before what is known. Chunks of what the chain does not cover are
-    told again for every call, so that a copy leads to the latest sequence and neighbouring copies stay one. Blocks are
-    told only where they are mostly new: a prompt whose front changed would add one for every 64 ids of its history.
+    `chain` is the prompt's, of which `num_known` blocks were known, `told` the prompt's parts, `sequences` the prompt
+    with each answer as `hashed_ids` gives it, `opening` the chunks of the first, from a little before what is known.
+    Chunks of what the chain does not cover are told again for every call, so that a copy leads to the latest sequence
+    and neighbouring copies stay one. Blocks are told only where they are mostly new: a prompt whose front changed would
+    add one for every 64 ids of its history.
     """
     covered = num_known * BLOCK_IDS
     num_copied = sum(part.length for part in told if isinstance(part, Copy)) - covered
-    num_new = len(prompt) - covered - num_copied + sum(map(len, answers))
+    num_sampled = sum(map(len, sequences)) // ID_BYTES - len(sequences) * num_prompt
+    has_blocks = num_copied <= num_prompt - covered - num_copied + num_sampled
     entries: list[bytes] = []
-    for choice, sampled in enumerate(answers or [()]):
+    for choice, sequence in enumerate(sequences):
         first = num_known if choice == 0 else len(chain.digests)
-        if num_copied <= num_new:
-            digests = chain.copy().extend(sampled).digests[first:]
+        if has_blocks:
+            digests = chain.copy().extend_packed(sequence[ID_BYTES * num_prompt :]).digests[first:]
             entries += [
                 digest + SPAN.pack(choice, 0, place * BLOCK_IDS) for place, digest in enumerate(digests, first + 1)
             ]
-        pieces = chunks(chain.key, (*prompt, *sampled), max(0, covered - 2 * BLOCK_IDS)) if choice else opening
+        pieces = chunks(chain.key, sequence, max(0, covered - 2 * BLOCK_IDS)) if choice else opening
         entries += [
             piece.digest + SPAN.pack(choice, piece.start, piece.end - piece.start)
             for piece in pieces
-            if choice == 0 or piece.end > len(prompt)
+            if choice == 0 or piece.end > num_prompt
         ]
     return entries
 
@@ -222,13 +241,13 @@ def _append_copy(told: list[Part], copy: Copy) -> None:
         told.append(copy)
 
 
-def _chunk_digest(key: bytes, ids: Sequence[int]) -> bytes:
-    hashed = hashlib.blake2b(_eight_bytes_each(ids), key=key, digest_size=DIGEST_BYTES, person=b"hone-chunk")
-    return hashed.digest()
-
-
-def _eight_bytes_each(ids: Iterable[int]) -> bytes:
+def hashed_ids(ids: Iterable[int]) -> bytes:
+    """Ids as digests are taken of them: eight bytes each, the lowest first."""
     packed = array("q", ids)
     if sys.byteorder == "big":
         packed.byteswap()
     return packed.tobytes()
+
+
+def _chunk_digest(key: bytes, packed: bytes) -> bytes:
+    return hashlib.blake2b(packed, key=key, digest_size=DIGEST_BYTES, person=b"hone-chunk").digest()

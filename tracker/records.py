@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -111,15 +111,23 @@ class Sketch(Record, frozen=True):
     """Copies name earlier sketches by their place in the list."""
 
 
-def contents_of(call: Call, compressor: zstandard.ZstdCompressor | None = None) -> Contents:
-    """The bodies of a call, each to be stored once for its episode; compressed where there is a compressor."""
+def contents_of(
+    call: Call, compressor: zstandard.ZstdCompressor | None = None, held: Container[bytes] = frozenset()
+) -> Contents:
+    """The bodies of a call, each to be stored once for its episode; compressed where there is a compressor. Those that
+    are `held` already are named alone."""
     key = episode_key(call.episode_id)
-    own = (_frame(call), call.request, *(choice.message for choice in call.choices))
-    plain = {_content_digest(key, body): body for body in (*own, *call.messages)}
+    plain: dict[bytes, bytes] = {}
+
+    def named(bodies: Iterable[bytes]) -> tuple[bytes, ...]:
+        digests = [(_content_digest(key, body), body) for body in bodies]
+        plain.update(digests)
+        return tuple([digest for digest, _ in digests])
+
     return Contents(
-        own=tuple(_content_digest(key, body) for body in own),
-        messages=tuple(_content_digest(key, body) for body in call.messages),
-        bodies={digest: pack_body(body, compressor) for digest, body in plain.items()},
+        own=named((_frame(call), call.request, *(choice.message for choice in call.choices))),
+        messages=named(call.messages),
+        bodies={digest: pack_body(body, compressor) for digest, body in plain.items() if digest not in held},
     )
 
 

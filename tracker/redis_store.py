@@ -20,13 +20,13 @@ from tracker import redis_claims as claims
 from tracker import redis_quotas as quotas
 from tracker import redis_scripts as scripts
 from tracker.claims import Claim, Claimed, Note
-from tracker.deltas import BLOCK_IDS, Chain, chunks, episode_key, tell
+from tracker.deltas import BLOCK_IDS, Chain, chunks, episode_key, hashed_ids, tell
 from tracker.errors import Conflict, Gone, NotFound, Unavailable
 from tracker.intents import lost_call
 from tracker.local_index import Known, LocalIndex
 from tracker.packing import body_compressor
 from tracker.quotas import Place, Quota, Refusal
-from tracker.records import Contents, contents_of, record_of
+from tracker.records import contents_of, record_of
 from tracker.redis_keys import RedisKeys
 from tracker.redis_link import Command, Unsent
 from tracker.redis_reading import head_of, intent_of, pairs, shelf_of, view_of
@@ -222,18 +222,21 @@ class RedisStore:
     async def _append(self, call: Call, note: Note | None, *, lost: bool = False) -> str:
         """Record a call: find what the episode holds of it, then store the rest in one script."""
         run = self._redis.patient()
-        chain = Chain(episode_key(call.episode_id)).extend(call.prompt_ids)
-        contents = contents_of(call, self._compressor)
-        held = self._local.known(call.episode_id, call.index) or await self._look(run, call, chain, contents)
+        packed = hashed_ids(call.prompt_ids)
+        chain = Chain(episode_key(call.episode_id)).extend_packed(packed)
+        held = self._local.known(call.episode_id, call.index)
+        if held is None:
+            held = await self._look(run, call, chain, packed)
+        contents = contents_of(call, self._compressor, held.bodies)
         answers = [choice.sampled_ids for choice in call.choices]
-        told, entries = tell(chain, call.prompt_ids, answers, held.places)
+        told, entries = tell(chain, call.prompt_ids, answers, held.places, packed)
         ending = scripts.Ending(
             episode_id=call.episode_id,
             call_id=call.call_id,
             record=record_of(call, told, contents, self._compressor),
             own=contents.own,
             messages=contents.messages,
-            bodies={digest: body for digest, body in contents.bodies.items() if digest not in held.bodies},
+            bodies=contents.bodies,
             entries=tuple(entries),
             ended_ms=call.ended_ms,
             note=claims.packed_note(self._keys, call, note),
@@ -241,20 +244,21 @@ class RedisStore:
         )
         word, position = await scripts.end_call(run, self._keys, ending)
         if word == "missing":  # what was found a moment ago is damaged or gone: send every body
-            ending = msgspec.structs.replace(ending, bodies=contents.bodies)
+            ending = msgspec.structs.replace(ending, bodies=contents_of(call, self._compressor).bodies)
             word, position = await scripts.end_call(run, self._keys, ending)
         if word == "ok":
-            self._local.note(call.episode_id, position, ending.entries, contents.bodies)
+            self._local.note(call.episode_id, position, ending.entries, ending.bodies)
         return word
 
-    async def _look(self, run: scripts.Run, call: Call, chain: Chain, contents: Contents) -> Known:
-        """Ask Redis what the episode holds that this call can be told by."""
-        wanted = (*contents.own, *contents.messages)
+    async def _look(self, run: scripts.Run, call: Call, chain: Chain, packed: bytes) -> Known:
+        """Ask Redis what the episode holds that this call can be told by; `packed` are its prompt's ids."""
+        named = contents_of(call)
+        wanted = (*named.own, *named.messages)
         located = await scripts.locate(run, self._keys, call.episode_id, chain.digests, wanted)
         held = Known()
         if located.place is not None:
             held.places.update(dict.fromkeys(chain.digests[: located.num_blocks], located.place))
-        pieces = chunks(chain.key, call.prompt_ids, located.num_blocks * BLOCK_IDS)
+        pieces = chunks(chain.key, packed, located.num_blocks * BLOCK_IDS)
         held.places.update(
             await scripts.find_chunks(run, self._keys, call.episode_id, [piece.digest for piece in pieces])
         )

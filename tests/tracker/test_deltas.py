@@ -12,6 +12,7 @@ from tracker.deltas import (
     chunks,
     episode_key,
     expanded,
+    hashed_ids,
     longest_hit,
     parts,
 )
@@ -52,8 +53,8 @@ def test_the_longest_hit_is_the_last_known_block(known: int, total: int) -> None
 
 def test_the_same_ids_are_cut_the_same_way_at_any_offset() -> None:
     body = random_ids(1, 2000)
-    here = {chunk.digest for chunk in chunks(KEY, body, 0)}
-    there = chunks(KEY, random_ids(2, 37) + body, 0)
+    here = {chunk.digest for chunk in chunks(KEY, hashed_ids(body), 0)}
+    there = chunks(KEY, hashed_ids(random_ids(2, 37) + body), 0)
     assert len(there) >= 10
     assert sum(chunk.digest in here for chunk in there) >= len(there) - 2
 
@@ -67,9 +68,12 @@ def test_parts_expand_to_the_prompt_they_tell(
     chain, places = Chain(KEY).extend(earlier), {}
     for number, digest in enumerate(chain.digests, 1):
         places[digest] = PLACE.pack(0, *SPAN.unpack(SPAN.pack(0, 0, number * BLOCK_IDS)))
-    for chunk in chunks(KEY, earlier, 0):
+    for chunk in chunks(KEY, hashed_ids(earlier), 0):
         places[chunk.digest] = PLACE.pack(0, 0, chunk.start, chunk.end - chunk.start)
     mine = Chain(KEY).extend(prompt).digests
     known = longest_hit(mine, places)
-    told = parts(prompt, places[mine[known - 1]] if known else None, chunks(KEY, prompt, known * BLOCK_IDS), places)
+    pieces = chunks(KEY, hashed_ids(prompt), known * BLOCK_IDS)
+    told = parts(prompt, places[mine[known - 1]] if known else None, pieces, places)
+        prompt, places[mine[known - 1]] if known else None, chunks(KEY, hashed_ids(prompt), known * BLOCK_IDS), places
+    )
     assert expanded(told, {(0, 0): earlier}) == prompt
