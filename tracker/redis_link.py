@@ -38,6 +38,8 @@ GREETING: Final = ("PUBLISH", "hone", "")
 """What a new connection says first where replicas have to acknowledge. WAIT asks for what its own connection has
 written: one that only finds what an earlier one wrote would be told that replicas have it. This goes to them behind
 that, stores nothing, and is never refused for want of memory."""
+_LENGTHS: Final = tuple(b"\r\n$%d\r\n" % length for length in range(512))
+"""What stands before a value of so many bytes."""
 NO_REPLICA: Final = "NOREPLICAS no replica"
 NOT_NOW: Final = ("MISCONF", "NOREPLICAS", "BUSY")
 """Error replies that say the server cannot do it yet."""
@@ -228,13 +230,18 @@ class RedisLink:
         return [job for job, told in zip(done, replies, strict=True) if not self._settle(job, told)]
 
     async def _replies(self, number: int, stall: asyncio.Timeout) -> list[Any]:
-        """The next replies; each may take as long as a connection may be silent."""
-        loop = asyncio.get_running_loop()
+        """The next replies; each may take about as long as a connection may be silent."""
         replies: list[Any] = []
         for _ in range(number):
-            stall.reschedule(loop.time() + self._stall_timeout_s)
+            self._bear(stall)
             replies.append(await self._reply())
         return replies
+
+    def _bear(self, stall: asyncio.Timeout) -> None:
+        """Begin to wait anew, unless it has hardly begun: each of many replies that come together would move a timer."""
+        until_s = asyncio.get_running_loop().time() + self._stall_timeout_s
+        if until_s - (stall.when() or 0.0) > self._stall_timeout_s / 8:
+            stall.reschedule(until_s)
 
     async def _reply(self) -> Any:
         """One reply; an error reply is returned, so that those behind it are still read."""
@@ -278,10 +285,13 @@ def packed(command: Command) -> bytes:
     >>> packed(("GET", b"k", 1))
     b'*3\r\n$3\r\nGET\r\n$1\r\nk\r\n$1\r\n1\r\n'
     """
-    parts = [b"*%d\r\n" % len(command)]
+    parts = [b"*%d" % len(command)]
     for value in command:
-        told = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
-        parts += (b"$%d\r\n" % len(told), told, b"\r\n")
+        told = value if type(value) is bytes else str(value).encode("utf-8", "surrogatepass")
+        length = len(told)
+        parts.append(_LENGTHS[length] if length < len(_LENGTHS) else b"\r\n$%d\r\n" % length)
+        parts.append(told)
+    parts.append(b"\r\n")
     return b"".join(parts)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
 from redis.exceptions import OutOfMemoryError
@@ -36,6 +36,8 @@ from tracker.types import Call, EpisodeHead, EpisodeState, EpisodeStatus, Event,
 
 ResultT = TypeVar("ResultT")
 logger = logging.getLogger(__name__)
+STORED: Final = ("ok", "known")
+"""What a script says of a call that is recorded now, or was before."""
 
 
 class RedisStore:
@@ -47,6 +49,8 @@ class RedisStore:
         self._keys = RedisKeys(prefix)
         self._redis = RedisRunner(url, patience or Patience(), strict=strict)
         self._owned: set[asyncio.Task[Any]] = set()
+        self._num_ending = 0
+        """Calls that are being recorded by whoever waits for that."""
         self._local = LocalIndex()
         self._compressor = body_compressor()
 
@@ -65,7 +69,7 @@ class RedisStore:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._owned)
+        return len(self._owned) + self._num_ending
 
     async def ping(self) -> None:
         await self._redis.ping()
@@ -138,8 +142,18 @@ class RedisStore:
 
     async def end_call(self, call: Call, note: Note | None = None) -> bool:
         """Goes on if its caller is cancelled: what an engine did is recorded."""
-        word = await asyncio.shield(self._own(self._append(call, note)))
-        return word in ("ok", "known")
+        held = self._local.known(call.episode_id, call.index)
+        if held is None:
+            word = await asyncio.shield(self._own(self._append(call, note)))
+            return word in STORED
+        self._num_ending += 1
+        try:
+            return await self._append(call, note, held) in STORED
+        except asyncio.CancelledError:
+            self._own(self._append(call, note))  # it has been sent already; whether that was all of it is seen to here
+            raise
+        finally:
+            self._num_ending -= 1
 
     async def abandon_call(self, episode_id: str, call_id: str, at_ms: int) -> bool:
         stored = await self._redis.read("HGET", self._keys.part(episode_id, "i"), call_id)
@@ -219,12 +233,11 @@ class RedisStore:
     async def finishing(self) -> list[str]:
         return sorted(episode.decode() for episode in await self._redis.read("SMEMBERS", self._keys.finishing))
 
-    async def _append(self, call: Call, note: Note | None, *, lost: bool = False) -> str:
-        """Record a call: find what the episode holds of it, then store the rest in one script."""
+    async def _append(self, call: Call, note: Note | None, held: Known | None = None, *, lost: bool = False) -> str:
+        """Record a call: find what the episode holds of it, unless that is known, then store the rest in one script."""
         run = self._redis.patient()
         packed = hashed_ids(call.prompt_ids)
         chain = Chain(episode_key(call.episode_id)).extend_packed(packed)
-        held = self._local.known(call.episode_id, call.index)
         if held is None:
             held = await self._look(run, call, chain, packed)
         contents = contents_of(call, self._compressor, held.bodies)
