@@ -1,0 +1,122 @@
+"""The client before a gateway as users start it; every block of docs/client.md is run as it stands."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.client import AsyncHone, Attempt, Hone
+from gateway.client.views import EpisodeView
+from tests.fakes.adapter_files import marked_weights
+from tests.fakes.gateway_process import ROOT, GatewayProcess, environment, gateway_process
+from tracker.errors import NotFound
+from tracker.types import EpisodeState, EpisodeStatus
+
+pytestmark = pytest.mark.slow
+PAGE = (ROOT / "docs" / "client.md").read_text()
+README = (ROOT / "README.md").read_text()
+BLOCK = re.compile(r"```python\n(.*?)```\n", re.DOTALL)
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[GatewayProcess]:
+    async with gateway_process(tmp_path / "data", HONE_SWEEP_INTERVAL_S="0.05") as running:
+        yield running
+
+
+async def published(gateway: GatewayProcess) -> None:
+    """A trainer's part: a version goes live."""
+    weights = marked_weights(b"docs")
+    folder = gateway.data_dir / "adapters" / "solver-docs"
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 4}))
+    (folder / "adapter_model.safetensors").write_bytes(weights)
+    body = {"folder": folder.name, "digest": hashlib.sha256(weights).hexdigest()}
+    answer = await gateway.send("POST", "/v1/policies/solver/versions", body)
+    assert answer.status == 201, answer.body
+
+
+async def test_every_block_of_the_page_runs(gateway: GatewayProcess, tmp_path: Path) -> None:
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(BLOCK.findall(PAGE)))
+    env = {**environment({}), "HONE_BASE_URL": gateway.url, "HONE_API_KEY": gateway.operator_key}
+    running = await asyncio.create_subprocess_exec(
+        sys.executable, "-W", "error", str(script), env=env, cwd=tmp_path, stdout=-1, stderr=-2
+    )
+    async with AsyncHone(gateway.url, gateway.operator_key) as hone, asyncio.timeout(240):
+        while running.returncode is None and not [group async for group in hone.groups(task="Is grass green?")]:
+            await asyncio.sleep(0.05)
+        if running.returncode is None:
+            await published(gateway)
+    told, _ = await running.communicate()
+    assert running.returncode == 0, told.decode()
+    assert "new episodes get version 1" in told.decode()
+
+
+def test_the_readme_quotes_the_page() -> None:
+    first = BLOCK.findall(PAGE)[0]
+    assert first in README
+
+
+async def until_archived(hone: AsyncHone, run: str) -> list[EpisodeView]:
+    async with asyncio.timeout(60):
+        while True:
+            episodes = [episode async for episode in hone.episodes(run=run)]
+            if all(episode.state is EpisodeState.ARCHIVED for episode in episodes):
+                return episodes
+            await asyncio.sleep(0.05)
+
+
+def play(episode: Any, task: str) -> float:
+    """An agent of one call; it breaks on one of the tasks."""
+    body = {"model": "solver", "messages": [{"role": "user", "content": task}]}
+    key = {"Authorization": f"Bearer {episode.api_key}"}
+    httpx.post(f"{episode.base_url}/chat/completions", json=body, headers=key, timeout=60).raise_for_status()
+    if task == "bad":
+        raise ValueError("no JSON")
+    return 1.0
+
+
+async def played(hone: AsyncHone, kind: type[Any], gateway: GatewayProcess) -> list[Attempt[str]]:
+    async def playing(episode: Any, task: str) -> float:
+        return await asyncio.to_thread(play, episode, task)
+
+    if kind is AsyncHone:
+        return [attempt async for attempt in hone.rollout(["good", "bad"], playing, run="r")]
+    with Hone(gateway.url, gateway.operator_key) as blocking:
+        return await asyncio.to_thread(lambda: list(blocking.rollout(["good", "bad"], play, run="r")))
+
+
+@pytest.mark.parametrize("kind", [AsyncHone, Hone], ids=["async", "blocking"])
+async def test_a_rollout_fills_groups_whose_samples_can_be_read(gateway: GatewayProcess, kind: type[Any]) -> None:
+    async with AsyncHone(gateway.url, gateway.operator_key) as hone:
+        await hone.create_run("r", group_size=3)
+        attempts = await played(hone, kind, gateway)
+        assert sorted((attempt.task, attempt.status) for attempt in attempts) == [
+            *[("bad", EpisodeStatus.FAILED)] * 3,
+            *[("good", EpisodeStatus.OK)] * 3,
+        ]
+        assert len(await until_archived(hone, "r")) == 6
+        groups = {group.task: group async for group in hone.groups(run="r")}
+        assert [member.reward for member in groups["good"].members] == [1.0] * 3
+        assert {member.status for member in groups["bad"].members} == {EpisodeStatus.FAILED}
+        for attempt in attempts:
+            told = await hone.samples(attempt.episode_id)
+            assert (told.num_calls, len(told.samples)) == (1, 1)
+            assert sum(told.samples[0].loss_mask) > 0
+            [call] = (await hone.timeline(attempt.episode_id)).calls
+            assert call.request["messages"] == [{"role": "user", "content": attempt.task}]
+
+
+async def test_a_run_that_is_not_there_ends_the_rollout(gateway: GatewayProcess) -> None:
+    with Hone(gateway.url, gateway.operator_key) as hone, pytest.raises(NotFound, match="nobody"):
+        await asyncio.to_thread(next, hone.rollout(["t"], play, run="nobody"))
