@@ -74,6 +74,4 @@ def test_parts_expand_to_the_prompt_they_tell(
     known = longest_hit(mine, places)
     pieces = chunks(KEY, hashed_ids(prompt), known * BLOCK_IDS)
     told = parts(prompt, places[mine[known - 1]] if known else None, pieces, places)
-        prompt, places[mine[known - 1]] if known else None, chunks(KEY, hashed_ids(prompt), known * BLOCK_IDS), places
-    )
     assert expanded(told, {(0, 0): earlier}) == prompt
