@@ -13,6 +13,7 @@ from pydantic import Field
 
 from gateway.answers import JsonResponse
 from gateway.auditing import audited
+from gateway.auth import Caller
 from gateway.dependencies import Services
 from gateway.hotswap import Publication
 from gateway.metrics import OTHER
@@ -20,7 +21,7 @@ from gateway.routes.access import PageOf, Publisher, Reader, ServicesOf
 from gateway.routes.bodies import Body, Text, body_of, documented
 from gateway.routes.views import policy_view
 from tracker.errors import Conflict, HoneError, NotFound
-from tracker.types import Probe, ProbePoint, VersionState
+from tracker.types import Policy, Probe, ProbePoint, VersionState
 
 router = APIRouter(prefix="/v1/policies", tags=["policies"])
 MAX_POINTS: Final = 64
@@ -134,13 +135,18 @@ async def roll_back(
     body: Annotated[RollbackBody, Depends(body_of(RollbackBody))],
 ) -> Any:
     """Go back to an earlier version; what came after it is withdrawn and its epoch's publishes are refused."""
-    async with (
-        audited(services, caller, "version.roll_back", name, {"version": body.version}),
-        _measured(services, name, "rolled_back"),
-    ):
-        policy = await services.swap.rollback(name, body.version)
+    policy = await go_back(services, caller, name, body.version)
     answer = {"policy": name, "version": policy.active, "state": VersionState.ACTIVE, "epoch": policy.epoch}
     return JsonResponse(answer)
+
+
+async def go_back(services: Services, caller: Caller, name: str, version: int) -> Policy:
+    """Roll a policy back for a caller who may: audited and counted, by whatever way it was asked for."""
+    async with (
+        audited(services, caller, "version.roll_back", name, {"version": version}),
+        _measured(services, name, "rolled_back"),
+    ):
+        return await services.swap.rollback(name, version)
 
 
 @asynccontextmanager
