@@ -23,9 +23,10 @@ from gateway.doctor.engines import RehearsalEngine
 from gateway.doctor.rehearsal import Rehearsal, rehearse
 from gateway.key_commands import keys
 from gateway.local.up import up as run_up
-from gateway.routes.views import row_view
 from gateway.serve import serve
 from gateway.settings import GatewaySettings, LocalEngine, load
+from gateway.shell.listing import episodes, groups, policies, runs
+from gateway.shell.moving import export_run, import_episodes
 from gateway.verify import Asked, verify_batches
 from tracker.errors import HoneError, SettingsError
 from tracker.lines import lineage_line
@@ -36,6 +37,12 @@ from tracker.types import DEFAULT
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train your agent.")
 app.add_typer(keys, name="keys")
+app.add_typer(runs, name="runs")
+app.add_typer(groups, name="groups")
+app.add_typer(episodes, name="episodes")
+app.add_typer(policies, name="policies")
+app.command("export")(export_run)
+app.command("import")(import_episodes)
 tenants = typer.Typer(no_args_is_help=True, help="What tenants' archives are encrypted with.")
 app.add_typer(tenants, name="tenants")
 
@@ -140,25 +147,6 @@ def doctor(
         typer.echo(f"{'ok  ' if finding.is_ok else 'FAIL'} {finding.what}: {finding.detail}")
     if not all(finding.is_ok for finding in findings):
         sys.exit(1)
-
-
-@app.command()
-def episodes(
-    run: str | None = None,
-    status: Annotated[str | None, typer.Option(help="A state or a status.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=200)] = 20,
-    tenant: Tenant = DEFAULT,
-    as_json: AsJson = False,
-) -> None:
-    """List the newest episodes."""
-    rows = asyncio.run(desk.list_episodes(_stores(), tenant, run, status, limit))
-    for row in rows:
-        shown = row_view(row)
-        if as_json:
-            _echo_json(shown)
-        else:
-            columns = ("episode_id", "run", "state", "status", "reward", "num_calls", "task")
-            typer.echo("  ".join("-" if shown[name] is None else str(shown[name]) for name in columns))
 
 
 @app.command()

@@ -17,7 +17,7 @@ from tracker.lines import EpisodeLineage
 from tracker.quotas import day_of
 from tracker.settings import StoreSettings
 from tracker.sql import open_engine, upgrade
-from tracker.types import DEFAULT, EpisodeRow, Key, KeyUsage
+from tracker.types import DEFAULT, Key, KeyUsage
 from tracker.vault import Vault
 
 
@@ -80,15 +80,6 @@ async def revoke_key(stores: StoreSettings, tenant: str, key_id: str) -> Key:
     act = act_of_desk(tenant, "key.revoke", key_id)
     async with open_ledger(stores) as ledger, attempted(ledger, act):
         return await ledger.revoke_key(tenant, key_id, SystemClock().now_ms(), act)
-
-
-async def list_episodes(
-    stores: StoreSettings, tenant: str, run: str | None, status: str | None, limit: int
-) -> list[EpisodeRow]:
-    """The newest episodes of a tenant."""
-    async with open_ledger(stores) as ledger:
-        rows, _ = await ledger.list_episodes(tenant, run=run, task=None, status=status, limit=limit, cursor=None)
-    return rows
 
 
 async def episode_lineage(stores: StoreSettings, tenant: str, episode_id: str) -> EpisodeLineage:

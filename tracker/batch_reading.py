@@ -113,6 +113,11 @@ def _timelines_of_groups(connection: Connection, group_ids: Sequence[str], vault
     return _timelines(connection, seated, vault)
 
 
+def timelines_of(connection: Connection, episode_ids: Sequence[str], vault: Vault) -> list[StoredTimeline]:
+    """The archives of these episodes, in no order."""
+    return _timelines(connection, [tables.timelines.c.episode_id.in_(episode_ids)], vault)
+
+
 def _timelines(connection: Connection, where: Sequence[ColumnElement[bool]], vault: Vault) -> list[StoredTimeline]:
     timelines, episodes = tables.timelines, tables.episodes
     joined = timelines.join(episodes, timelines.c.episode_id == episodes.c.episode_id)

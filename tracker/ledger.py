@@ -28,6 +28,7 @@ from tracker.schema import Schema
 from tracker.sql import open_engine, upgrade
 from tracker.training_reading import TrainingReading
 from tracker.vault import TenantKeys, Vault
+from tracker.transfers import Transfers
 from tracker.versions import Versions
 
 
@@ -49,6 +50,7 @@ class SqlLedger(
     TenantKeys,
     Retaining,
     Overviews,
+    Transfers,
     TrainingReading,
     Schema,
 ):

@@ -73,6 +73,15 @@ def lock_run(connection: Connection, tenant: str, run: str, now_ms: int) -> RunS
     return _decode_run(found)
 
 
+def adopt_run(connection: Connection, tenant: str, run: RunSettings, now_ms: int) -> None:
+    """Have a run of another installation here, frozen; `Conflict` naming the field if one of its name differs."""
+    runs = tables.runs
+    if insert_new(connection, runs, {**_run_values(tenant, run, now_ms), "frozen": True}):
+        return
+    _refuse_change(run_settings(connection, tenant, run.run), run)
+    freeze_run(connection, tenant, run.run)
+
+
 def freeze_run(connection: Connection, tenant: str, run: str) -> None:
     """From now on the settings cannot change."""
     runs = tables.runs

@@ -1,0 +1,295 @@
+"""`hone episodes`, `groups`, `runs` and `policies`: lists with filters, and one of each in full. What is read is in
+`reading.py`, what only a gateway can do in `remote.py`. `--json` prints a line for each, and one line for one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import typer
+
+from gateway.answers import plain
+from gateway.desk import open_ledger
+from gateway.routes.views import group_view, policy_view, row_view
+from gateway.settings import load
+from gateway.shell.episode import story_page, story_view
+from gateway.shell.reading import episode_story, episodes_of, groups_of, pages
+from gateway.shell.remote import ask
+from gateway.terminal import console, echo_json, show_table
+from tracker.errors import NotFound
+from tracker.ledger import SqlLedger
+from tracker.settings import StoreSettings, load_stores
+from tracker.shares import shares_of, total
+from tracker.types import DEFAULT, EpisodeFilter, EpisodeRow, Group, RunSettings
+
+T = TypeVar("T")
+Tenant = Annotated[str, typer.Option(help="Whose they are.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Limit = Annotated[int, typer.Option(min=1, help="How many, newest first.")]
+All = Annotated[bool, typer.Option("--all", help="All of them, however many, page by page.")]
+Cursor = Annotated[str | None, typer.Option(help="Go on where a list ended.")]
+Run = Annotated[str | None, typer.Option(help="Only of this run.")]
+Task = Annotated[str | None, typer.Option(help="Only of this task.")]
+
+LISTS: Final[Mapping[str, Any]] = {"invoke_without_command": True, "no_args_is_help": False}
+episodes = typer.Typer(**LISTS, help="Episodes: the newest, by filters, or one in full.")
+groups = typer.Typer(**LISTS, help="Groups: rewards, advantages, and why one is not trained.")
+runs = typer.Typer(**LISTS, help="Runs and their settings.")
+policies = typer.Typer(**LISTS, help="Policies, their versions, and what agents get.")
+
+EPISODE_COLUMNS: Final = (
+    "episode_id",
+    "run",
+    "state",
+    "status",
+    "reward",
+    "num_calls",
+    "versions",
+    "created_ms",
+    "task",
+)
+GROUP_COLUMNS: Final = ("group_id", "run", "round", "state", "reason", "scored", "rewards", "created_ms", "task")
+RUN_COLUMNS: Final = (
+    "run",
+    "mode",
+    "group_size",
+    "groups_per_step",
+    "staleness",
+    "on_stale",
+    "credit",
+    "reward_weights",
+)
+POLICY_COLUMNS: Final = ("policy", "model", "active", "epoch", "versions")
+VERSION_COLUMNS: Final = ("version", "state", "epoch", "created_ms", "activated_ms", "folder", "detail")
+MEMBER_COLUMNS: Final = ("episode_id", "state", "status", "reward", "advantage", "member", "why")
+
+
+@episodes.callback()
+def list_episodes(  # noqa: PLR0913 - a command's options are its arguments
+    context: typer.Context,
+    run: Run = None,
+    task: Task = None,
+    status: Annotated[str | None, typer.Option(help="A state or a status.")] = None,
+    policy: Annotated[str | None, typer.Option(help="With a call to this policy.")] = None,
+    version: Annotated[int | None, typer.Option(help="With a call to this version.")] = None,
+    role: Annotated[str | None, typer.Option(help="With a call of this role.")] = None,
+    min_reward: Annotated[float | None, typer.Option(help="With at least this reward.")] = None,
+    max_reward: Annotated[float | None, typer.Option(help="With at most this reward.")] = None,
+    limit: Limit = 20,
+    everything: All = False,
+    cursor: Cursor = None,
+    tenant: Tenant = DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """List the newest episodes."""
+    if context.invoked_subcommand is not None:
+        return
+    wanted = EpisodeFilter(
+        run=run,
+        task=task,
+        status=status,
+        policy=policy,
+        version=version,
+        role=role,
+        min_reward=min_reward,
+        max_reward=max_reward,
+    )
+
+    async def read(ledger: SqlLedger) -> AsyncGenerator[tuple[Sequence[EpisodeRow], str | None]]:
+        async for page in pages(episodes_of(ledger, tenant, wanted), None if everything else limit, cursor):
+            yield page
+
+    asyncio.run(_list(read, row_view, EPISODE_COLUMNS, as_json))
+
+
+@episodes.command("show")
+def show_episode(episode_id: str, tenant: Tenant = DEFAULT, as_json: AsJson = False) -> None:
+    """Show one episode: its calls as a tree, its rewards, and what is not trained and why."""
+    story, amiss = asyncio.run(episode_story(_stores(), tenant, episode_id))
+    if as_json:
+        echo_json(story_view(story, amiss))
+    else:
+        console().print(story_page(story, amiss))
+
+
+@groups.callback()
+def list_groups(  # noqa: PLR0913 - a command's options are its arguments
+    context: typer.Context,
+    run: Run = None,
+    task: Task = None,
+    state: Annotated[str | None, typer.Option(help="open, ready, taken, trained or skipped.")] = None,
+    limit: Limit = 20,
+    everything: All = False,
+    cursor: Cursor = None,
+    tenant: Tenant = DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """List the newest groups."""
+    if context.invoked_subcommand is not None:
+        return
+    asked = {"run": run, "task": task, "state": state}
+
+    async def read(ledger: SqlLedger) -> AsyncGenerator[tuple[Sequence[Group], str | None]]:
+        async for page in pages(groups_of(ledger, tenant, asked), None if everything else limit, cursor):
+            yield page
+
+    asyncio.run(_list(read, group_view if as_json else _group_row, GROUP_COLUMNS, as_json))
+
+
+@groups.command("show")
+def show_group(group_id: str, tenant: Tenant = DEFAULT, as_json: AsJson = False) -> None:
+    """Show one group with its members."""
+
+    async def read() -> Group:
+        async with open_ledger(_stores()) as ledger:
+            return await ledger.get_group(tenant, group_id)
+
+    group = asyncio.run(read())
+    if as_json:
+        echo_json(group_view(group))
+        return
+    show_table(GROUP_COLUMNS, [_group_row(group)])
+    show_table(MEMBER_COLUMNS, plain(group.members), "\nMembers")
+
+
+@runs.callback()
+def list_runs(context: typer.Context, tenant: Tenant = DEFAULT, as_json: AsJson = False) -> None:
+    """List the runs."""
+    if context.invoked_subcommand is not None:
+        return
+
+    async def read() -> list[RunSettings]:
+        async with open_ledger(_stores()) as ledger:
+            return await ledger.list_runs(tenant)
+
+    found = asyncio.run(read())
+    _show_all([plain(run) for run in found], [_run_row(run) for run in found], RUN_COLUMNS, as_json)
+
+
+@runs.command("show")
+def show_run(run: str, tenant: Tenant = DEFAULT, as_json: AsJson = False) -> None:
+    """Show a run: its settings, what of it was trained, and why groups were not."""
+
+    async def read() -> dict[str, Any]:
+        async with open_ledger(_stores()) as ledger:
+            settings = await ledger.get_run(tenant, run)
+            batches = await ledger.list_batches(run=(tenant, run))
+            trained = [batch for batch in batches if batch.state == "trained"]
+            shares = {
+                policy: total(shares_of(batch) for batch in trained if batch.policy == policy).view()
+                for policy in dict.fromkeys(batch.policy for batch in trained)
+            }
+            return {**plain(settings), "training": shares, "skipped_groups": await ledger.skipped_groups((tenant, run))}
+
+    shown = asyncio.run(read())
+    if as_json:
+        echo_json(shown)
+        return
+    told = [{"setting": name, "value": value} for name, value in shown.items() if name != "training"]
+    show_table(("setting", "value"), told)
+    trained = [{"policy": policy, **shares} for policy, shares in shown["training"].items()]
+    if trained:
+        show_table(
+            tuple(name for name, value in trained[0].items() if not isinstance(value, dict)), trained, "\nTrained"
+        )
+
+
+@policies.callback()
+def list_policies(context: typer.Context, as_json: AsJson = False) -> None:
+    """List the policies."""
+    if context.invoked_subcommand is not None:
+        return
+    found = asyncio.run(_policies())
+    shown = [{**policy, "versions": len(policy["versions"])} for policy in found]
+    _show_all(found, shown, POLICY_COLUMNS, as_json)
+
+
+@policies.command("show")
+def show_policy(name: str, as_json: AsJson = False) -> None:
+    """Show a policy with its versions."""
+    found = next((policy for policy in asyncio.run(_policies()) if policy["policy"] == name), None)
+    if found is None:
+        raise NotFound(f"There is no policy {name!r} here.")
+    if as_json:
+        echo_json(found)
+        return
+    show_table(POLICY_COLUMNS, [{**found, "versions": len(found["versions"])}])
+    show_table(VERSION_COLUMNS, list(reversed(found["versions"])), "\nVersions")
+
+
+@policies.command("rollback")
+def roll_back(name: str, version: int, as_json: AsJson = False) -> None:
+    """Have a running gateway go back to an earlier version (0 is the bare base model)."""
+    _asked(f"/v1/policies/{name}/rollback", {"version": version}, as_json)
+
+
+def _asked(path: str, body: Mapping[str, Any], as_json: bool) -> None:
+    answer = asyncio.run(ask(load(os.environ, Path.cwd()), os.environ, path, body))
+    if as_json:
+        echo_json(answer)
+    else:
+        show_table(tuple(answer), [answer])
+
+
+async def _policies() -> list[dict[str, Any]]:
+    stores = _stores()
+    async with open_ledger(stores) as ledger:
+        return [
+            plain(policy_view(known, _model(stores, known.policy), await ledger.list_versions(known.policy)))
+            for known in await ledger.list_policies()
+        ]
+
+
+def _model(stores: StoreSettings, policy: str) -> str | None:
+    settings = stores.policy(policy)
+    return None if settings is None else settings.model
+
+
+async def _list(
+    read: Callable[[SqlLedger], AsyncGenerator[tuple[Sequence[T], str | None]]],
+    view: Callable[[T], Mapping[str, Any]],
+    columns: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Print page by page, so that a list of millions is no matter of memory."""
+    last: str | None = None
+    async with open_ledger(_stores()) as ledger:
+        async for rows, cursor in read(ledger):
+            shown = [view(row) for row in rows]
+            _show_all(shown, shown, columns, as_json)
+            last = cursor
+    if last is not None:
+        sys.stderr.write(f"There are more: --all, or --cursor {last}\n")
+
+
+def _show_all(
+    views: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], columns: Sequence[str], as_json: bool
+) -> None:
+    if not as_json:
+        show_table(columns, rows)
+        return
+    for view in views:
+        echo_json(view)
+
+
+def _group_row(group: Group) -> dict[str, Any]:
+    """A group on one line."""
+    rewards = [member.reward for member in group.members if member.member]
+    scored = [reward for reward in rewards if reward is not None]
+    return {
+        **group_view(group),
+        "scored": f"{len(scored)} of {group.size}",
+        "rewards": [f"{reward:.3g}" for reward in scored],
+    }
+
+
+def _run_row(run: RunSettings) -> dict[str, Any]:
+    return {**plain(run), "credit": run.credit.kind}
+
+
+def _stores() -> StoreSettings:
+    return load_stores(os.environ, Path.cwd())

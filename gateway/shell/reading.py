@@ -1,0 +1,101 @@
+"""What the shell's lists and pages read, from the stores of a data folder, also while a gateway runs on them.
+
+Lists come from SQL, page by page. An episode that is not archived yet has its calls in the episode store: they are read
+there if it can be reached, and an episode whose calls cannot be read says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from gateway.desk import open_ledger
+from gateway.story import Story
+from tracker.codec import decode_calls
+from tracker.errors import Gone, NotFound, Unavailable
+from tracker.ledger import SqlLedger
+from tracker.redis_server import EmbeddedRedis
+from tracker.redis_store import RedisStore
+from tracker.settings import StoreSettings
+from tracker.store import EpisodeView
+from tracker.types import Call, EpisodeFilter, EpisodeRow, EpisodeState, Group
+
+PAGE: Final = 200
+T = TypeVar("T")
+Read = Callable[[int, str | None], Awaitable[tuple[Sequence[T], str | None]]]
+"""(limit, cursor) -> a page and the cursor of the next."""
+
+
+async def pages(read: Read[T], limit: int | None, cursor: str | None) -> AsyncGenerator[tuple[Sequence[T], str | None]]:
+    """Pages up to so many rows in all; `None` is all of them. Each comes with the cursor behind it."""
+    left = limit
+    while left is None or left > 0:
+        rows, cursor = await read(PAGE if left is None else min(left, PAGE), cursor)
+        yield rows, cursor
+        left = None if left is None else left - len(rows)
+        if cursor is None:
+            return
+
+
+def episodes_of(ledger: SqlLedger, tenant: str, wanted: EpisodeFilter) -> Read[EpisodeRow]:
+    """Reads a tenant's episodes, newest first."""
+
+    async def read(limit: int, cursor: str | None) -> tuple[Sequence[EpisodeRow], str | None]:
+        page = await ledger.find_episodes(tenant, wanted, limit, cursor)
+        return page.rows, page.older
+
+    return read
+
+
+def groups_of(ledger: SqlLedger, tenant: str, asked: dict[str, Any]) -> Read[Group]:
+    """Reads a tenant's groups, newest first."""
+
+    async def read(limit: int, cursor: str | None) -> tuple[Sequence[Group], str | None]:
+        return await ledger.list_groups(tenant, **asked, limit=limit, cursor=cursor)
+
+    return read
+
+
+async def episode_story(stores: StoreSettings, tenant: str, episode_id: str) -> tuple[Story, str]:
+    """An episode, and why its calls are not all there, if so. Raises `NotFound`."""
+    async with open_ledger(stores) as ledger:
+        row = await ledger.get_episode(tenant, episode_id)
+        view, amiss = (None, "") if row.state is EpisodeState.ARCHIVED else await _live(stores, episode_id)
+        if view is None:
+            row = await ledger.get_episode(tenant, episode_id)  # it may have been archived meanwhile
+        calls, shredded = await _archived(ledger, episode_id) if view is None else (view.calls, "")
+        story = Story(
+            row=row,
+            run=await ledger.get_run(tenant, row.head.run),
+            state=row.state if view is None else view.state,
+            status=row.status if view is None else view.status or row.status,
+            versions=row.versions if view is None else view.pins,
+            calls=calls,
+            intents=() if view is None else view.intents,
+            events=row.events if view is None else tuple(dict.fromkeys((*row.events, *view.events))),
+            rewards=tuple(await ledger.rewards(episode_id)),
+            shredded=shredded,
+        )
+    return story, "" if row.state is EpisodeState.ARCHIVED else amiss
+
+
+async def _archived(ledger: SqlLedger, episode_id: str) -> tuple[tuple[Call, ...], str]:
+    try:
+        blob = await ledger.get_timeline(episode_id)
+    except Gone as gone:
+        return (), gone.message
+    return () if blob is None else decode_calls(blob), ""
+
+
+async def _live(stores: StoreSettings, episode_id: str) -> tuple[EpisodeView | None, str]:
+    """What the episode store holds, or why that is not known."""
+    try:
+        store = await RedisStore.connect(stores.redis_url or EmbeddedRedis(stores.data_dir).url)
+        try:
+            return await store.view(episode_id), ""
+        finally:
+            await store.close()
+    except NotFound:
+        return None, ""
+    except Unavailable as error:
+        return None, f"Its calls are in the episode store, which cannot be read: {error.message}"
