@@ -17,6 +17,8 @@ from gateway.exporting.forms import Form, Wanted
 from gateway.exporting.parts import State
 from tests.fakes.gateways import RunningGateway
 from tests.fakes.recording import SYSTEM, bodies, converse, record
+from tests.fakes.scripted_answers import END, Answer, Script
+from tests.fakes.scripted_engine import ScriptedEngine
 from tests.fakes.worded_model import tokenizer
 from tracker.clock import SystemClock
 from tracker.errors import BadRequest, Conflict, CorruptRecord, NotFound
@@ -64,10 +66,20 @@ def rendered(example: Json) -> Json:
 
 
 @pytest.fixture
-async def group(gateway: RunningGateway) -> list[str]:
-    """Four attempts at one task of two turns, better and worse ones."""
+async def group(gateway: RunningGateway, engine: ScriptedEngine) -> list[str]:
+    """Four attempts at one task of two turns, better and worse ones, each with answers of its own."""
     await gateway.admin.post("/v1/runs", json={"run": "r", "group_size": 4, "group_timeout_s": 3600})
-    return [await converse(gateway, ASKED, 2, reward, run="r", task="sum") for reward in (1.0, 0.0, 0.75, 0.25)]
+    found: list[str] = []
+    for number, reward in enumerate((1.0, 0.0, 0.75, 0.25)):
+        first, second = 10 + number, 20 + number
+        engine.script(said((1, 2), first))
+        engine.script(said((1, 2, first, END, 3), second))
+        found.append(await converse(gateway, ASKED, 2, reward, run="r", task="sum"))
+    return found
+
+
+def said(prompt: tuple[int, ...], word: int) -> Script:
+    return Script(prompt_ids=prompt, choices=(Answer(ids=(word, END), texts=(f"word {word}", "")),))
 
 
 async def test_rows_are_what_the_samples_endpoint_tells(
@@ -107,9 +119,9 @@ async def test_trl_takes_what_is_exported_in_its_forms(
         assert len(data) == state.num_rows > 0
         for example in data:
             assert is_conversational(example)
-            said = rendered(example)
-            assert said["prompt"].endswith(("[user]hello", "[user]and then? (0)", "[user]question 7", "[assistant]"))
-            assert all(said[name] for name in ("completion", "chosen", "rejected") if name in example)
+            text = rendered(example)
+            assert text["prompt"].endswith(("[user]hello", "[user]and then? (0)", "[user]question 7", "[assistant]"))
+            assert all(text[name] for name in ("completion", "chosen", "rejected") if name in example)
     with_tools = [row for row in loaded(tmp_path / f"sft.{file_format}", tmp_path / "cache") if row["tools"]]
     assert len(with_tools) == 2
     assert {rendered(row)["prompt"].partition("[")[0] for row in with_tools} == {"<look>"}
@@ -122,19 +134,16 @@ async def test_the_best_of_a_group_is_preferred_to_the_worst(
 ) -> None:
     await exported(gateway, tmp_path / "dpo.jsonl", Form.DPO)
     rows = lines(tmp_path / "dpo.jsonl")
-    first = [row for row in rows if len(row["prompt"]) == len(ASKED)]
-    assert rows
-    assert all(row["chosen"] != row["rejected"] for row in rows)
-    assert all(row["chosen_reward"] > row["rejected_reward"] for row in rows)
-    used = [row[f"{side}_call_id"] for row in rows for side in ("chosen", "rejected")]
-    assert len(used) == len(set(used))
-    assert [(row["chosen_reward"], row["rejected_reward"]) for row in first] in (
-        [(1.0, 0.0), (0.75, 0.25)],
-        [(1.0, 0.0)],
-    )
+    assert [(row["chosen_reward"], row["rejected_reward"]) for row in rows] == [(1.0, 0.0), (0.75, 0.25)]
+    words = [(row["chosen"][0]["content"], row["rejected"][0]["content"]) for row in rows]
+    assert words == [("word 10", "word 11"), ("word 12", "word 13")]
+    assert [row["prompt"] for row in rows] == [ASKED, ASKED]  # what came after was asked of nobody else
+    assert [row["chosen_episode_id"] for row in rows] == [group[0], group[2]]
     state = await exported(gateway, tmp_path / "apart.jsonl", Form.DPO, margin=0.6)
-    assert {row["chosen_reward"] for row in lines(tmp_path / "apart.jsonl")} == {1.0}
-    assert state.left_out["no_pair"] >= 2
+    assert [row["chosen_reward"] for row in lines(tmp_path / "apart.jsonl")] == [1.0]
+    assert state.left_out == {"no_pair": 6}
+    await exported(gateway, tmp_path / "correct.jsonl", Form.DPO, threshold=0.8)
+    assert [row["chosen_correct"] for row in lines(tmp_path / "correct.jsonl")] == [True]
 
 
 async def test_what_is_not_trained_never_leaves(gateway: RunningGateway, tmp_path: Path) -> None:
