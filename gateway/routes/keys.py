@@ -1,8 +1,7 @@
 """`/v1/keys`: keys made, listed, limited, rotated and revoked, each by an administrator of the same tenant.
 
-Nobody gives what he does not hold, and no request changes the scopes or the tenant of a key that is there. A key is in
-an answer once, when it is made or rotated. This process believes nothing of before after a change; others within
-`CACHE_MS`.
+A key is in an answer once, when it is made or rotated. What is done, and what is written down of it, is in
+`key_acts.py`.
 """
 
 from __future__ import annotations
@@ -12,20 +11,9 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends
 from pydantic import Field
 
+from gateway import key_acts
 from gateway.answers import JsonResponse
-from gateway.auditing import act_of, attempted
-from gateway.auth import mint
-from gateway.key_making import (
-    MAX_CONCURRENT,
-    MAX_GRACE_S,
-    MAX_LIFE_S,
-    MAX_LIMIT,
-    MAX_RATE,
-    Wanted,
-    key_view,
-    made,
-    told_of,
-)
+from gateway.key_making import MAX_CONCURRENT, MAX_GRACE_S, MAX_LIFE_S, MAX_LIMIT, MAX_RATE, Wanted, key_view
 from gateway.routes.access import Admin, PageOf, Reader, ServicesOf
 from gateway.routes.bodies import Body, Text, body_of, documented
 from tracker.quotas import day_of
@@ -77,12 +65,7 @@ async def create_key(caller: Admin, services: ServicesOf, body: Annotated[KeyBod
         expires_in_s=body.expires_in_s,
         limits=body.limits,
     )
-    secret, key = made(wanted, services.clock.now_ms())
-    act = act_of(services, caller, "key.create", key.key_id, told_of(key))
-    async with attempted(services.ledger, act):
-        for scope in key.scopes:
-            caller.require(scope)
-        await services.ledger.add_key(key, act)
+    secret, key = await key_acts.create_key(services, caller, wanted)
     return JsonResponse({"key": secret, **key_view(key)}, status_code=201, headers=NO_STORE)
 
 
@@ -104,12 +87,7 @@ async def rotate_key(
     body: Annotated[RotateBody, Depends(body_of(RotateBody, required=False))],
 ) -> Any:
     """Give a key another secret; the old one works until the grace is over."""
-    secret, key_digest = mint()
-    until_ms = services.clock.now_ms() + int(body.grace_s * 1000)
-    act = act_of(services, caller, "key.rotate", key_id, {"grace_s": body.grace_s})
-    async with attempted(services.ledger, act):
-        key = await services.ledger.rotate_key(caller.tenant, key_id, key_digest, until_ms, act)
-    services.keys.forget()
+    secret, key, until_ms = await key_acts.rotate_key(services, caller, key_id, body.grace_s)
     return JsonResponse({"key": secret, "old_until_ms": until_ms, **key_view(key)}, headers=NO_STORE)
 
 
@@ -118,19 +96,12 @@ async def limit_key(
     caller: Admin, services: ServicesOf, key_id: str, body: Annotated[LimitsBody, Depends(body_of(LimitsBody))]
 ) -> Any:
     """Change the limits in the body: a number for another, null for none; what is left out stays."""
-    changes = body.model_dump(exclude_unset=True)
-    act = act_of(services, caller, "key.limit", key_id, changes)
-    async with attempted(services.ledger, act):
-        key = await services.ledger.limit_key(caller.tenant, key_id, changes, act)
-    services.keys.forget()
+    key = await key_acts.limit_key(services, caller, key_id, body.model_dump(exclude_unset=True))
     return JsonResponse(key_view(key))
 
 
 @router.delete("/{key_id}")
 async def revoke_key(caller: Admin, services: ServicesOf, key_id: str) -> Any:
     """Make a key, and the session keys of what it opened, good for nothing."""
-    act = act_of(services, caller, "key.revoke", key_id)
-    async with attempted(services.ledger, act):
-        key = await services.ledger.revoke_key(caller.tenant, key_id, services.clock.now_ms(), act)
-    services.keys.forget()
+    key = await key_acts.revoke_key(services, caller, key_id)
     return JsonResponse(key_view(key))
