@@ -3,15 +3,18 @@
 Nothing is removed while it may still be trained: an episode whose group is open, ready or taken is left alone until
 that is settled. Each episode is one transaction, under the locks of its group and its row, and says what it removed in
 an event; so all gateways may do this at once, and one that dies leaves nothing half done. Receipts, chains, manifests
-and counts stay. What removing means for a call is in `removal.py`; how often it is done is left to the gateway.
+and counts stay. An archive that cannot be read is left as it is, since it cannot be sorted and somebody may mend it:
+an event and the log say so, and it is looked at again a day later. What removing means for a call is in `removal.py`;
+how often it is done is left to the gateway.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, Select, or_, select, update
+from sqlalchemy import Connection, Row, Select, exists, insert, or_, select, update
 
 from tracker import tables
 from tracker.clock import Clock
@@ -20,12 +23,15 @@ from tracker.episode_rows import lock_episode, set_episode
 from tracker.episodes import add_event, get_timeline, put_timeline
 from tracker.errors import CorruptRecord, Gone, NotFound
 from tracker.registry import all_runs
-from tracker.removal import EVENT, Kept, cutoffs, due, without, words
+from tracker.removal import DAY_MS, EVENT, Kept, cutoffs, due, without, words
 from tracker.rounds import DONE
 from tracker.sql import Database
 from tracker.types import EpisodeState, Event, Record, Retention, RunSettings
 from tracker.vault import Vault
 
+LOG: Final = logging.getLogger("hone.retention")
+UNREADABLE: Final = "retention_left"
+"""The kind of the event that tells what could not be removed; its time is when that was last tried."""
 MAX_EPISODES: Final = 100
 """How many one round looks at, so that it never keeps the database for long."""
 
@@ -55,15 +61,33 @@ class Retaining(Database):
     async def _remove(self, one: Due, now_ms: int) -> bool:
         """The blob is rewritten in a thread, outside of any transaction; it is stored if nothing changed meanwhile."""
         gone = due(one.retention, one.archived_ms, one.kept, now_ms)
-        blob = None
-        if gone & (Kept.TOKENS | Kept.TEXT):
-            try:
-                before = await self.read(get_timeline, one.episode_id, self._vault)
-                blob = None if before is None else await asyncio.to_thread(_rewritten, before, gone)
-            except CorruptRecord:
-                blob = encode_calls(())  # what cannot be read cannot be sorted either: all of it goes
-            except Gone:
-                blob = None  # it was shredded: there is nothing to take out any more
+        try:
+            blob = await self._rest(one, gone)
+        except CorruptRecord as error:
+            return await self._leave(one, gone, error.message, now_ms)
+        return await self._commit(one, gone, blob, now_ms)
+
+    async def _rest(self, one: Due, gone: Kept) -> bytes | None:
+        """The blob without what goes; `None` where there is none, or nothing of it goes."""
+        if not gone & (Kept.TOKENS | Kept.TEXT):
+            return None
+        try:
+            before = await self.read(get_timeline, one.episode_id, self._vault)
+        except Gone:
+            return None  # it was shredded: there is nothing to take out any more
+        return None if before is None else await asyncio.to_thread(_rewritten, before, gone)
+
+    async def _leave(self, one: Due, gone: Kept, why: str, now_ms: int) -> bool:
+        """Remove what stands outside of an archive that cannot be read, and say of the rest that it was left."""
+        parts = ", ".join(words(Kept.ALL & ~(gone & ~Kept.METADATA)))
+        LOG.warning("retention leaves %s of episode %s: %s", parts, one.episode_id, why)
+        try:
+            await self.write(_tell_left, one.episode_id, f"{parts}: {why}", now_ms)
+        except NotFound:
+            return False
+        return await self._commit(one, gone & Kept.METADATA, None, now_ms)
+
+    async def _commit(self, one: Due, gone: Kept, blob: bytes | None, now_ms: int) -> bool:
         try:
             return await self.write(_commit, one, gone, (blob, self._vault), now_ms)
         except NotFound:
@@ -78,7 +102,7 @@ def _find_due(connection: Connection, now_ms: int, limit: int) -> list[Due]:
     found: dict[str, Due] = {}
     for tenant, run in all_runs(connection):
         for part, until_ms in cutoffs(run.retention, now_ms).items():
-            statement = _due_in(tenant, run, part, until_ms).limit(limit - len(found))
+            statement = _due_in(tenant, run, part, until_ms, now_ms).limit(limit - len(found))
             for row in connection.execute(statement):
                 found[row.episode_id] = Due(
                     episode_id=row.episode_id, kept=row.kept, retention=run.retention, archived_ms=row.archived_ms
@@ -88,9 +112,10 @@ def _find_due(connection: Connection, now_ms: int, limit: int) -> list[Due]:
     return list(found.values())
 
 
-def _due_in(tenant: str, run: RunSettings, part: Kept, until_ms: int) -> Select[str, int, int]:
+def _due_in(tenant: str, run: RunSettings, part: Kept, until_ms: int, now_ms: int) -> Select[str, int, int]:
     """The episodes of a run of which this part is due; the index has those that still have it together."""
-    episodes, groups = tables.episodes, tables.groups
+    episodes, groups, events = tables.episodes, tables.groups, tables.episode_events
+    left = (events.c.episode_id == episodes.c.episode_id, events.c.kind == UNREADABLE)
     with_part = [bits for bits in range(Kept.ALL + 1) if bits & part]
     return (
         select(episodes.c.episode_id, episodes.c.kept, episodes.c.archived_ms)
@@ -102,6 +127,7 @@ def _due_in(tenant: str, run: RunSettings, part: Kept, until_ms: int) -> Select[
             episodes.c.archived_ms <= until_ms,
             episodes.c.deleted_ms.is_(None),
             or_(groups.c.group_id.is_(None), groups.c.state.in_(DONE)),
+            ~exists().where(*left, events.c.at_ms > now_ms - DAY_MS),
         )
         .order_by(episodes.c.archived_ms, episodes.c.episode_id)
     )
@@ -122,6 +148,16 @@ def _commit(connection: Connection, one: Due, gone: Kept, left: tuple[bytes | No
     removed = ", ".join(word for word in words(kept) if word not in words(one.kept))
     add_event(connection, one.episode_id, Event(at_ms=now_ms, kind=EVENT, detail=removed))
     return True
+
+
+def _tell_left(connection: Connection, episode_id: str, detail: str, now_ms: int) -> None:
+    """Say what could not be removed and why, in the one event of its kind."""
+    events = tables.episode_events
+    told = {"at_ms": now_ms, "detail": detail}
+    lock_episode(connection, episode_id)
+    same = (events.c.episode_id == episode_id, events.c.kind == UNREADABLE)
+    if connection.execute(update(events).where(*same).values(told)).rowcount == 0:
+        connection.execute(insert(events).values(episode_id=episode_id, kind=UNREADABLE, **told))
 
 
 def _is_settled(group: Row[Any] | None) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from msgspec.structs import replace
+from sqlalchemy import Connection, select, update
 
 from tests.tracker.building import chain_of
 from tests.tracker.databases import Clock
@@ -18,6 +19,7 @@ from tracker.manifests import Coverage, encode_manifest, manifest_of
 from tracker.receipts import decode_receipts, seal
 from tracker.removal import DAY_MS
 from tracker.samples import rows_of
+from tracker.tables import timelines
 from tracker.types import Batch, CallCredit, Retention, RunSettings
 from tracker.verification import verify
 
@@ -129,6 +131,63 @@ async def test_gateways_that_look_at_once_remove_each_part_once(ledger: SqlLedge
     assert sum(changed) == len(names)
     assert [len((await ledger.get_episode("default", name)).events) for name in names] == [1] * len(names)
     assert {await kept(ledger, name) for name in names} == {(("tokens", "text", "metadata"), 0, 0)}
+
+
+async def test_an_archive_that_cannot_be_read_is_left_and_said_so_until_somebody_mends_it(
+    ledger: SqlLedger, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    await ledger.put_run("default", replace(RUN, run="eval", mode="eval"))
+    for name in ("bad", "good"):
+        await archive(ledger, name, run="eval")
+    whole = await ledger.get_timeline("bad")
+    assert whole is not None
+    await stored(ledger, "bad", whole[:-8])
+    clock.at_ms += 10 * DAY_MS
+    assert [await ledger.apply_retention(1) for _ in range(3)] == [1, 1, 0]  # metadata of one, all of the other
+    assert "episode bad" in caplog.text
+    bad = await ledger.get_episode("default", "bad")
+    assert bad.removed == ("metadata",)
+    assert (await ledger.get_episode("default", "good")).removed == ("tokens", "text", "metadata")
+    assert await raw(ledger, "bad") == whole[:-8]
+    left = [event for event in bad.events if event.kind == "retention_left"]
+    assert [event.detail.partition(":")[0] for event in left] == ["tokens, text"]
+
+    await stored(ledger, "bad", whole)
+    assert await ledger.apply_retention() == 0
+    clock.at_ms += DAY_MS
+    assert await ledger.apply_retention() == 1
+    assert await kept(ledger, "bad") == (("tokens", "text", "metadata"), 0, 0)
+
+
+async def test_an_archive_that_stays_unreadable_is_looked_at_once_a_day_and_has_one_event(
+    ledger: SqlLedger, clock: Clock
+) -> None:
+    await ledger.put_run("default", replace(RUN, run="eval", mode="eval"))
+    await archive(ledger, "bad", run="eval")
+    await stored(ledger, "bad", b"nothing of ours")
+    clock.at_ms += 10 * DAY_MS
+    for _ in range(3):
+        await ledger.apply_retention()
+        await ledger.apply_retention()
+        clock.at_ms += DAY_MS
+    events = [event for event in (await ledger.get_episode("default", "bad")).events if event.kind == "retention_left"]
+    assert [event.at_ms for event in events] == [clock.at_ms - DAY_MS]
+
+
+async def stored(ledger: SqlLedger, name: str, blob: bytes) -> None:
+    """Overwrite an archive, as a disk or a person might."""
+
+    def overwrite(connection: Connection) -> None:
+        connection.execute(update(timelines).where(timelines.c.episode_id == name).values(blob=blob))
+
+    await ledger.write(overwrite)
+
+
+async def raw(ledger: SqlLedger, name: str) -> bytes:
+    def look(connection: Connection) -> bytes:
+        return bytes(connection.execute(select(timelines.c.blob).where(timelines.c.episode_id == name)).scalar_one())
+
+    return await ledger.read(look)
 
 
 async def test_one_round_changes_no_more_than_it_is_told(ledger: SqlLedger, clock: Clock) -> None:
