@@ -1,15 +1,14 @@
-"""What the drivers of these examples have in common: keys, words, scores, and playing while the trainers train.
+"""What the drivers of these examples have in common: words, scores, and playing while the trainers train.
 
-A driver starts episodes, lets an agent play them with the environment that it gets, and posts rewards. All of that
-goes over REST, with `gateway.client`, to the gateway that `hone up` prints.
+A driver opens episodes, lets an agent play them with the address and key that it gets, and posts rewards: all with the
+Python client (docs/client.md), at the gateway that `hone up` prints. What is played next depends here on what the
+trainers lack; where it does not, `rollout` does all of this.
 """
 
 import argparse
 import asyncio
 import contextlib
-import json
 import random
-import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +19,9 @@ from typing import Any
 import httpx
 import openai
 
-from gateway.client import Client
+from gateway.client import AsyncEpisode, AsyncHone
+from gateway.client.views import GroupView, PolicyView
+from tracker.types import SERVED_STATES
 
 WORD_LIST = """
     lamp chair table window door carpet mirror bottle basket blanket candle clock curtain drawer fork glove hammer
@@ -71,13 +72,9 @@ def most_wanted(mix: Mapping[str, int], num_unsettled: Mapping[str, int]) -> str
 
 @dataclass
 class Driver:
-    """The gateway by its keys, and what was scored so far."""
+    """A run at the gateway, and what was scored so far."""
 
-    starter: Client
-    """With an agent key: starts episodes."""
-    scorer: Client
-    """With a reward key."""
-    admin: Client
+    hone: AsyncHone
     http: httpx.AsyncClient
     run: str
     group_size: int
@@ -91,10 +88,10 @@ class Driver:
         versions; `mix` is how many groups of each kind a step takes."""
         playing: set[asyncio.Task[None]] = set()
         before = await self._num_published()
-        num_begun = Counter([kind_of(group) async for group in self.admin.groups(self.run)])
+        num_begun = Counter([kind_of(group) async for group in self.hone.groups(run=self.run)])
         while not await self._has_published({name: before[name] + more for name, more in versions.items()}):
-            groups = [group async for group in self.admin.groups(self.run)]
-            num_settled = Counter(kind_of(group) for group in groups if group["state"] in SETTLED)
+            groups = [group async for group in self.hone.groups(run=self.run)]
+            num_settled = Counter(kind_of(group) for group in groups if group.state in SETTLED)
             while (kind := most_wanted(mix, num_begun - num_settled)) is not None:
                 num_begun[kind] += 1
                 playing.add(asyncio.create_task(self._group(f"{kind}/{next(words)}", attempt)))
@@ -112,45 +109,38 @@ class Driver:
         await asyncio.gather(*(self._episode(task, attempt) for _ in range(self.group_size)))
 
     async def _episode(self, task: str, attempt: "Attempt") -> None:
-        episode = await self.starter.start_episode(task, run=self.run, idempotency_key=uuid.uuid4().hex)
-        env = episode["env"]
-        client = openai.AsyncOpenAI(
-            base_url=env["OPENAI_BASE_URL"], api_key=env["OPENAI_API_KEY"], http_client=self.http, max_retries=5
-        )
-        await attempt(self, client, task, episode["episode_id"])
+        async with self.hone.episode(task, run=self.run) as episode:
+            client = openai.AsyncOpenAI(
+                base_url=episode.base_url, api_key=episode.api_key, http_client=self.http, max_retries=5
+            )
+            await episode.reward(await attempt(self, client, task, episode))
 
     async def _has_published(self, versions: dict[str, int]) -> bool:
         now = await self._num_published()
         return all(now[name] >= wanted for name, wanted in versions.items())
 
     async def _num_published(self) -> dict[str, int]:
-        return {policy["policy"]: num_published(policy) for policy in await self.admin.policies()}
+        return {policy.policy: num_published(policy) for policy in await self.hone.policies()}
 
 
-Attempt = Callable[[Driver, openai.AsyncOpenAI, str, str], Awaitable[None]]
-"""Plays one episode of a task with this client, and posts its rewards."""
+Attempt = Callable[[Driver, openai.AsyncOpenAI, str, AsyncEpisode], Awaitable[float]]
+"""Plays one episode of a task with this client; what it returns is the reward of the episode."""
 
 
 @contextlib.asynccontextmanager
 async def driver(asked: argparse.Namespace, run: str, **settings: object) -> AsyncIterator[Driver]:
     """A driver of this run, which is made with these settings."""
-    keys = json.loads((asked.data_dir / "keys.json").read_text())
-    async with (
-        Client(asked.url, keys["agent"]) as starter,
-        Client(asked.url, keys["reward"]) as scorer,
-        Client(asked.url, keys["admin"]) as admin,
-        httpx.AsyncClient(timeout=300) as http,
-    ):
-        await admin.create_run(run, group_size=asked.group_size, **settings)
-        yield Driver(starter, scorer, admin, http, run, asked.group_size)
+    async with AsyncHone(asked.url, data_dir=asked.data_dir) as hone, httpx.AsyncClient(timeout=300) as http:
+        await hone.create_run(run, group_size=asked.group_size, **settings)
+        yield Driver(hone, http, run, asked.group_size)
 
 
-def kind_of(group: Json) -> str:
-    return group["task"].partition("/")[0]
+def kind_of(group: GroupView) -> str:
+    return group.task.partition("/")[0]
 
 
-def num_published(policy: Json) -> int:
-    return sum(version["state"] in ("active", "retired") for version in policy["versions"])
+def num_published(policy: PolicyView) -> int:
+    return sum(version.state in SERVED_STATES for version in policy.versions)
 
 
 def tell(scores: dict[str, list[float]]) -> None:

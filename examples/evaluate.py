@@ -9,16 +9,15 @@ an eval run leaves an agent's sampling alone.
 """
 
 import argparse
-import asyncio
 import json
 import os
 import random
+import subprocess
 import sys
-import uuid
 from pathlib import Path
 from typing import Any
 
-from gateway.client import Client
+from gateway.client import Episode, Hone
 
 AGENT = Path(__file__).with_name("lookup_agent.py")
 ITEM_LIST = """
@@ -26,7 +25,8 @@ ITEM_LIST = """
 """
 ITEMS = ITEM_LIST.split()
 """Words that no other example trains on."""
-AT_ONCE = 8
+AT_ONCE = 4
+AGENT_S = 600
 Json = dict[str, Any]
 
 
@@ -49,53 +49,45 @@ def is_won(outcome: Json) -> bool:
     return turns[1]["content"] == str(outcome["price"])
 
 
-async def evaluate(asked: argparse.Namespace, version: int, starter: Client, scorer: Client) -> list[float]:
+def evaluate(asked: argparse.Namespace, version: int, hone: Hone) -> list[float]:
     """One episode for each item, pinned to the version; what each was scored."""
     prices = random.Random(0)
-    jobs: dict[str, Json] = {}
-    for item in ITEMS:
-        episode = await starter.start_episode(
-            f"price of {item}", run=asked.run, policy=asked.policy, version=version, idempotency_key=uuid.uuid4().hex
-        )
-        job = {"job": episode["episode_id"], "item": item, "price": prices.randint(11, 99), "env": episode["env"]}
-        jobs[episode["episode_id"]] = job
-    env = {**os.environ, "AGENT_MODEL": asked.policy, "AGENT_TEMPERATURE": str(asked.temperature)}
-    agent = await asyncio.create_subprocess_exec(
-        sys.executable,
-        str(AGENT),
-        "--worker",
-        str(AT_ONCE),
-        env=env,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    printed, _ = await agent.communicate("".join(f"{json.dumps(job)}\n" for job in jobs.values()).encode())
+    jobs = {item: prices.randint(11, 99) for item in ITEMS}
+    agents = {"AGENT_MODEL": asked.policy, "AGENT_TEMPERATURE": str(asked.temperature)}
+
+    def agent(episode: Episode, item: str) -> float:
+        command = [sys.executable, str(AGENT), item, str(jobs[item])]
+        env = {**os.environ, **agents, **episode.env}
+        told = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, timeout=AGENT_S)
+        return float(is_won(json.loads(told.stdout)))
+
     scores: list[float] = []
-    for line in printed.decode().splitlines():
-        outcome = json.loads(line)
-        if "error" in outcome:
-            print(f"  {outcome['error']}")
-            await starter.finish(outcome["job"], "infra_error")
-            continue
-        scores.append(float(is_won(outcome)))
-        await scorer.reward(outcome["job"], scores[-1], idempotency_key=outcome["job"])
+    attempts = hone.rollout(
+        jobs,
+        agent,
+        name=lambda item: f"price of {item}",
+        run=asked.run,
+        policy=asked.policy,
+        version=version,
+        concurrency=AT_ONCE,
+    )
+    for attempt in attempts:
+        if attempt.reward is None:
+            print(f"  {attempt.task}: {attempt.error}")
+        else:
+            scores.append(attempt.reward)
     return scores
 
 
-async def main() -> None:
+def main() -> None:
     asked = arguments()
-    keys = json.loads((asked.data_dir / "keys.json").read_text())
-    async with (
-        Client(asked.url, keys["agent"]) as starter,
-        Client(asked.url, keys["reward"]) as scorer,
-        Client(asked.url, keys["admin"]) as admin,
-    ):
-        await admin.create_run(asked.run, mode="eval")
+    with Hone(asked.url, data_dir=asked.data_dir) as hone:
+        hone.create_run(asked.run, mode="eval")
         for version in asked.versions:
-            scores = await evaluate(asked, version, starter, scorer)
+            scores = evaluate(asked, version, hone)
             rate = sum(scores) / len(scores) if scores else 0.0
             print(f"{asked.policy} version {version}: {rate:.0%} of {len(scores)} at temperature {asked.temperature:g}")
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

@@ -13,16 +13,18 @@ import openai
 from driving import Driver, arguments, driver, score, tell, words_of
 from small_tasks import MODEL, play, right_answer
 
+from gateway.client import AsyncEpisode
+
 RUN = "cocktail"
 FAMILIES = {"lookup": 2, "shout": 1}
 
 
-async def attempt(driving: Driver, client: openai.AsyncOpenAI, task: str, episode_id: str) -> None:
+async def attempt(driving: Driver, client: openai.AsyncOpenAI, task: str, episode: AsyncEpisode) -> float:
     """One episode: one answer, and its score."""
     kind, _, word = task.partition("/")
     value = score(await play(client, kind, word), right_answer(kind, word))
-    await driving.scorer.reward(episode_id, value, idempotency_key=episode_id)
     driving.note(kind, value)
+    return value
 
 
 async def main() -> None:
@@ -30,7 +32,7 @@ async def main() -> None:
     async with driver(asked, RUN, groups_per_step=sum(FAMILIES.values()), credit="batch", families=FAMILIES) as driving:
         await driving.play(FAMILIES, words_of(asked.seed), attempt, {MODEL: asked.versions})
         tell(driving.scores)
-        steps = [batch["metrics"] async for batch in driving.admin.batches() if batch["state"] == "trained"]
+        steps = [batch.metrics async for batch in driving.hone.batches() if batch.state == "trained"]
         for metrics in reversed(steps):
             shares = ", ".join(
                 f"{family} {share['groups']} groups, reward {share['reward_mean'] or 0:.2f}"

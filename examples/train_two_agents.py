@@ -13,11 +13,13 @@ import openai
 from driving import Driver, arguments, driver, num_published, score, tell, words_of
 from two_agents import CHECKER, SOLVER, play
 
+from gateway.client import AsyncEpisode
+
 RUN = "two-agents"
 GROUPS_PER_STEP = 2
 
 
-async def attempt(driving: Driver, client: openai.AsyncOpenAI, task: str, episode_id: str) -> None:
+async def attempt(driving: Driver, client: openai.AsyncOpenAI, task: str, episode: AsyncEpisode) -> float:
     """One episode: both agents play, each is scored for its own call, then the episode as a whole."""
     item = task.partition("/")[2]
     told = await play(client, item)
@@ -27,9 +29,9 @@ async def attempt(driving: Driver, client: openai.AsyncOpenAI, task: str, episod
         CHECKER: score(told[CHECKER], "yes" if is_right else "no"),
     }
     for agent, value in scores.items():
-        await driving.scorer.reward_call(told[agent]["id"], value, idempotency_key=told[agent]["id"])
+        await episode.reward_call(told[agent]["id"], value)
         driving.note(agent, value)
-    await driving.scorer.reward(episode_id, float(min(scores.values()) == 1.0), idempotency_key=episode_id)
+    return float(min(scores.values()) == 1.0)
 
 
 async def main() -> None:
@@ -38,8 +40,8 @@ async def main() -> None:
         mix = {"lookup": GROUPS_PER_STEP}
         await driving.play(mix, words_of(asked.seed), attempt, {SOLVER: asked.versions, CHECKER: asked.versions})
         tell(driving.scores)
-        for policy in await driving.admin.policies():
-            print(f"{policy['policy']}: {num_published(policy)} versions, {policy['active']} is live")
+        for policy in await driving.hone.policies():
+            print(f"{policy.policy}: {num_published(policy)} versions, {policy.active} is live")
 
 
 if __name__ == "__main__":
