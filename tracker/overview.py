@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 
+from tracker.intervals import Interval
 from tracker.types import Record
 
 
@@ -69,3 +70,11 @@ class StepTold(Record, frozen=True):
     version: int | None = None
     metrics: bytes = b"{}"
     """As the trainer told them; empty until it stepped."""
+
+
+class VersionReward(Record, frozen=True):
+    """What the episodes of one version came to."""
+
+    num_episodes: int
+    reward: Interval | None
+    """Over those that are scored."""

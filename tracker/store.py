@@ -13,7 +13,7 @@ from typing import Protocol
 
 from tracker.claims import Claims, Note
 from tracker.lines import CarriedBatch, EpisodeLineage
-from tracker.overview import Overview, SchemaState, StepTold
+from tracker.overview import Overview, SchemaState, StepTold, VersionReward
 from tracker.quotas import Quotas
 from tracker.types import (
     Act,
@@ -455,6 +455,12 @@ class Batches(Protocol):
 
     async def steps(self, policy: str, limit: int, cursor: str | None) -> tuple[list[StepTold], str | None]:
         """The policy's batches without what proves them, newest step of the newest epoch first."""
+        ...
+
+    async def version_rewards(
+        self, tenant: str, policy: str, versions: range, run: str | None = None
+    ) -> dict[int, VersionReward]:
+        """version -> what the tenant's archived episodes of it came to, in one run or in all."""
         ...
 
     async def groups_of_batch(self, tenant: str, batch_id: str) -> tuple[list[Group], int]:

@@ -14,12 +14,15 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, func, or_, select
 
 from tracker import tables
 from tracker.errors import BadRequest
+from tracker.intervals import interval_of_sums
 from tracker.members import CHUNK, read_groups
-from tracker.overview import StepTold
+from tracker.overview import StepTold, VersionReward
 from tracker.sql import Database
 from tracker.types import Group
 
 MAX_CURSOR_CHARS: Final = 200
+MAX_COUNTED: Final = 30_000
+"""Episodes that rewards are counted over at once: of the newest versions asked for, if there are more."""
 
 
 class TrainingReading(Database):
@@ -28,6 +31,12 @@ class TrainingReading(Database):
     async def steps(self, policy: str, limit: int, cursor: str | None) -> tuple[list[StepTold], str | None]:
         """Newest step of the newest epoch first, dropped ones included; raises `BadRequest` for no cursor of ours."""
         return await self.read(_steps, policy, limit, cursor)
+
+    async def version_rewards(
+        self, tenant: str, policy: str, versions: range, run: str | None = None
+    ) -> dict[int, VersionReward]:
+        """version -> what the tenant's archived episodes that were played with it to their end came to."""
+        return await self.read(_version_rewards, tenant, policy, versions, run)
 
     async def groups_of_batch(self, tenant: str, batch_id: str) -> tuple[list[Group], int]:
         """The tenant's groups in a batch, in its order, with their members, and how many there are of others."""
@@ -76,6 +85,26 @@ def _num_groups(connection: Connection, batch_ids: Sequence[str]) -> dict[str, i
 
 def _told(row: Row[Any], num_groups: int) -> StepTold:
     return StepTold(**dict(row._mapping), num_groups=num_groups)  # pyright: ignore[reportPrivateUsage]
+
+
+def _version_rewards(
+    connection: Connection, tenant: str, policy: str, versions: range, run: str | None
+) -> dict[int, VersionReward]:
+    kinds, pins, episodes = tables.call_kinds, tables.episode_policies, tables.episodes
+    within = (kinds.c.policy == policy, kinds.c.version >= versions.start, kinds.c.version < versions.stop)
+    newest_first = select(kinds.c.version, kinds.c.episode_id).where(*within).distinct()
+    called = newest_first.order_by(kinds.c.version.desc(), kinds.c.episode_id).limit(MAX_COUNTED).subquery()
+    pinned = and_(pins.c.episode_id == called.c.episode_id, pins.c.policy == policy, pins.c.version == called.c.version)
+    found = called.join(pins, pinned).join(episodes, episodes.c.episode_id == called.c.episode_id)
+    score = episodes.c.score
+    counts = (func.count(), func.count(score), func.sum(score), func.sum(score * score))
+    where = [episodes.c.tenant == tenant, episodes.c.deleted_ms.is_(None)]
+    where += [] if run is None else [episodes.c.run == run]
+    statement = select(called.c.version, *counts).select_from(found).where(*where).group_by(called.c.version)
+    return {
+        int(version): VersionReward(num_episodes=int(number), reward=interval_of_sums(int(scored), total, squares))
+        for version, number, scored, total, squares in connection.execute(statement)
+    }
 
 
 def _groups_of_batch(connection: Connection, tenant: str, batch_id: str) -> tuple[list[Group], int]:

@@ -226,7 +226,7 @@ def _reach(chart: Chart) -> tuple[float, float]:
         return math.inf, -math.inf
     low = min(seen) if chart.floor is None else min(chart.floor, *seen)
     high = max(seen) if chart.ceiling is None else max(chart.ceiling, *seen)
-    return low, high
+    return low, low + 1.0 if high <= low and chart.floor is not None else high
 
 
 def _numbered(lines: Iterable[Line]) -> Iterator[tuple[int, Line]]:

@@ -6,11 +6,12 @@ from typing import Final
 
 from fastapi import APIRouter
 
-from gateway.dashboard.pages import assets, login, overview, training
+from gateway.dashboard.pages import assets, login, overview, policies, training
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
     assets.router,
     login.router,
     overview.router,
+    policies.router,
     training.router,
 )

@@ -7,8 +7,10 @@ from msgspec.structs import replace
 
 from tests.tracker.filling import batch, created, ready_group, rewarded
 from tracker.errors import BadRequest
+from tracker.intervals import interval_of
 from tracker.ledger import SqlLedger
-from tracker.types import EpisodeHead, Group, RunSettings, SkipReason
+from tracker.overview import VersionReward
+from tracker.types import CallKind, EpisodeHead, Group, RunSettings, SkipReason
 
 
 @pytest.fixture
@@ -79,3 +81,30 @@ async def test_episodes_are_own_unless_they_are_of_another_tenant_or_deleted(led
     await ledger.delete_episode("default", "gone")
     assert await ledger.own_episodes("default", ["mine", "gone", "theirs", "nobody"]) == {"mine"}
     assert await ledger.own_episodes("default", []) == frozenset()
+
+
+async def played(ledger: SqlLedger, episode_id: str, value: float | None, version: int, **fields: object) -> None:
+    await created(ledger, episode_id, f"t-{episode_id}", **fields)
+    if value is not None:
+        await rewarded(ledger, episode_id, value)
+    row = await ledger.get_episode("default", episode_id)
+    kind = CallKind(policy="p", version=version, role="main", num_calls=1)
+    row = replace(row, versions={"p": version}, kinds=(kind,), num_calls=1, archived_ms=1, ended_ms=1)
+    assert await ledger.archive_episode(row, b"calls of " + episode_id.encode(), "digest")
+
+
+async def test_rewards_are_told_by_the_version_that_an_episode_was_played_with(ledger: SqlLedger) -> None:
+    await ledger.put_run("default", RunSettings(run="held-out", mode="eval"))
+    for number, value in enumerate((0.0, 1.0, 1.0, 0.0)):
+        await played(ledger, f"one-{number}", value, 1)
+    await played(ledger, "two-1", 1.0, 2)
+    await played(ledger, "two-2", None, 2)
+    await played(ledger, "held-out-1", 0.25, 2, run="held-out")
+    await ledger.score_episodes()
+    told = await ledger.version_rewards("default", "p", range(0, 10))
+    assert told[1] == VersionReward(num_episodes=4, reward=interval_of([0.0, 1.0, 1.0, 0.0]))
+    assert (told[2].num_episodes, told[2].reward and told[2].reward.mean) == (3, 0.625)
+    of_run = await ledger.version_rewards("default", "p", range(2, 3), "held-out")
+    assert of_run == {2: VersionReward(num_episodes=1, reward=interval_of([0.25]))}
+    assert await ledger.version_rewards("default", "p", range(3, 9)) == {}
+    assert await ledger.version_rewards("another", "p", range(0, 9)) == {}
