@@ -33,10 +33,15 @@ class _Server(uvicorn.Server):
         yield
 
 
-def listen() -> socket.socket:
-    """A socket on a free port, held from now on."""
+def listen(port: int = 0) -> socket.socket:
+    """A socket on this port, or on a free one, held from now on. Raises `SettingsError` where it is taken."""
     listener = socket.socket(proto=socket.IPPROTO_TCP)  # named, else asyncio leaves Nagle on
-    listener.bind((HOST, 0))
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((HOST, port))
+    except OSError as error:
+        listener.close()
+        raise SettingsError(f"Port {port} of {HOST} cannot be used: {error.strerror}.") from error
     return listener
 
 
@@ -55,7 +60,7 @@ async def hosted(app: ASGIApp, listener: socket.socket, log: Path) -> AsyncGener
     try:
         while not server.started:
             if serving.done():
-                raise SettingsError(f"The rehearsal could not start. {_end_of(log)}")
+                raise SettingsError(f"It could not start. {_end_of(log)}")
             await asyncio.sleep(POLL_S)
         yield
     finally:

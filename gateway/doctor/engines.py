@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import httpx
 
-from gateway.doctor.hosting import HOST, hosted, listen, port_of
 from gateway.encoding import load_encoding
+from gateway.hosting import HOST, hosted, listen, port_of
 from gateway.local.plan import BUNDLED_MODEL, FIRST_POLICY, plan_local
 from gateway.local.up import LOOK_S, LocalStack, start_engines
 from gateway.scripted.engine import create_scripted_engine

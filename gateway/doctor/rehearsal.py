@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import signal
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -21,20 +19,17 @@ import httpx
 import msgspec
 from rich.console import Console
 
+from gateway.agent_command import AgentCommand, Ended, agent_env, run_agent
 from gateway.doctor.drift import Step, StepKind
 from gateway.doctor.engines import RehearsalEngine, rehearsal_engine
 from gateway.doctor.report import Report, Seen, report_of
 from gateway.doctor.stage import PrivateGateway, private_gateway
 from gateway.doctor.words import Difference, as_json, show
 from gateway.engine_api import engine_http
-from tracker.errors import SettingsError
 from tracker.types import Call, Record
 
-GRACE_S: Final = 5.0
 MAX_DECODED: Final = 50
 """Of the differences; more would be the same again."""
-NO_PROXY: Final = ("NO_PROXY", "no_proxy")
-LOOPBACK: Final = "127.0.0.1,localhost"
 TASK: Final = "rehearsal"
 
 
@@ -65,7 +60,9 @@ async def rehearse(rehearsal: Rehearsal, env: Mapping[str, str], cwd: Path, cons
             key = await gateway.agent_key()
             key = await gateway.open_episode(key, TASK) if rehearsal.has_episode else key
             gateway.watch.paths.clear()
-            ended = await _run(rehearsal, agent_env(env, gateway.url, key), cwd)
+            output = sys.stderr if rehearsal.as_json else None
+            command = AgentCommand(argv=rehearsal.command, timeout_s=rehearsal.timeout_s)
+            ended = await run_agent(command, agent_env(env, gateway.url, key), cwd, output)
             report = report_of(await _seen(gateway, ended, engine.name))
             differences = await _decoded(gateway, report)
     finally:
@@ -75,81 +72,6 @@ async def rehearse(rehearsal: Rehearsal, env: Mapping[str, str], cwd: Path, cons
     else:
         show(console, report, differences)
     return report.is_trainable
-
-
-def agent_env(env: Mapping[str, str], url: str, key: str) -> dict[str, str]:
-    """The environment of the command: the caller's, with what SDKs read to find the gateway."""
-    own = {
-        "OPENAI_BASE_URL": f"{url}/v1",
-        "OPENAI_API_KEY": key,
-        "ANTHROPIC_BASE_URL": url,
-        "ANTHROPIC_API_KEY": key,
-    }
-    if env.get("ANTHROPIC_AUTH_TOKEN"):
-        own["ANTHROPIC_AUTH_TOKEN"] = key  # it is sent beside the other one, and they must agree
-    own |= {name: ",".join(filter(None, (env.get(name), LOOPBACK))) for name in NO_PROXY}
-    return {**env, **own}
-
-
-class Ended(Record, frozen=True):
-    """How the command ended."""
-
-    status: int
-    was_stopped: bool
-    timeout_s: float | None = None
-    """The time limit that ended it, if one did."""
-
-
-async def _run(rehearsal: Rehearsal, env: Mapping[str, str], cwd: Path) -> Ended:
-    """Run the command to its end, with its output shown."""
-    output = sys.stderr if rehearsal.as_json else None
-    try:
-        process = await asyncio.create_subprocess_exec(*rehearsal.command, env=env, cwd=cwd, stdout=output)
-    except OSError as error:
-        raise SettingsError(f"{rehearsal.command[0]} could not be run: {error.strerror}.") from error
-    async with _signals_end(process) as stopped:
-        try:
-            status = await asyncio.wait_for(process.wait(), rehearsal.timeout_s)
-            return Ended(status=status, was_stopped=stopped.is_set())
-        except TimeoutError:
-            _end(process)
-            return Ended(status=await process.wait(), was_stopped=False, timeout_s=rehearsal.timeout_s)
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-
-
-@asynccontextmanager
-async def _signals_end(process: asyncio.subprocess.Process) -> AsyncGenerator[asyncio.Event]:
-    """Ctrl-C ends the command (which gets it from the terminal too) and not the report about it; set once it did."""
-    loop = asyncio.get_running_loop()
-    stopped = asyncio.Event()
-
-    def stop() -> None:
-        stopped.set()
-        _end(process)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    try:
-        yield stopped
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-
-
-def _end(process: asyncio.subprocess.Process) -> None:
-    """Ask it to end; kill it if it does not within its grace."""
-    with suppress(ProcessLookupError):
-        process.terminate()
-    asyncio.get_running_loop().call_later(GRACE_S, _kill, process)
-
-
-def _kill(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            process.kill()
 
 
 async def _seen(gateway: PrivateGateway, ended: Ended, engine: str) -> Seen:

@@ -19,9 +19,9 @@ from gateway.app import create_app
 from gateway.auth import mint
 from gateway.client import Client
 from gateway.desk import open_ledger
-from gateway.doctor.hosting import HOST, hosted, listen, port_of
 from gateway.doctor.report import Rehearsed
 from gateway.doctor.watch import Watch
+from gateway.hosting import HOST, hosted, listen, port_of
 from gateway.settings import GatewaySettings, load
 from tracker.codec import decode_calls
 from tracker.errors import NotFound

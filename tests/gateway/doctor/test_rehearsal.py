@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.doctor.rehearsal import agent_env
+from gateway.agent_command import agent_env
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]
