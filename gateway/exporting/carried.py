@@ -9,8 +9,8 @@ it was written: whatever rewrites its numbers or spaces breaks the digest.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar, get_type_hints
 
@@ -72,7 +72,7 @@ def whole_of(line: bytes) -> WholeEpisode:
     told = _parsed(line)
     try:
         whole, archived = _read(told)
-    except (msgspec.MsgspecError, binascii.Error, KeyError, TypeError) as error:
+    except (msgspec.MsgspecError, ValueError, KeyError, TypeError) as error:
         raise BadRequest(f"It does not read as an exported episode: {error}.") from error
     for fault in episode_faults(archived):
         raise CorruptRecord(fault.line())
@@ -123,11 +123,17 @@ def _reward(reward: Reward) -> dict[str, Any]:
 def _call(call: Call) -> dict[str, Any]:
     told = {name: getattr(call, name) for name in Call.__struct_fields__}
     choices = [
-        {name: getattr(choice, name) for name in Choice.__struct_fields__} | {"message": _json(choice.message)}
+        {name: getattr(choice, name) for name in Choice.__struct_fields__}
+        | {"message": _json(choice.message), "logprobs": [_number(value) for value in choice.logprobs]}
         for choice in call.choices
     ]
     words = {"messages": [_json(message) for message in call.messages], "request": _json(call.request)}
     return told | words | {"choices": choices}
+
+
+def _number(value: float) -> float | str:
+    """JSON has no number that is not finite."""
+    return value if math.isfinite(value) else str(value)
 
 
 def _json(stored: bytes) -> Any:
@@ -189,7 +195,11 @@ def _record(
 
 def _choices(raw: msgspec.Raw) -> tuple[Choice, ...]:
     listed = msgspec.json.decode(raw, type=list[dict[str, msgspec.Raw]])
-    return tuple(_record(Choice, fields, {"message": _unjson}) for fields in listed)
+    return tuple(_record(Choice, fields, {"message": _unjson, "logprobs": _numbers}) for fields in listed)
+
+
+def _numbers(raw: msgspec.Raw) -> tuple[float, ...]:
+    return tuple(float(value) for value in msgspec.json.decode(raw, type=list[float | str]))
 
 
 def _messages(raw: msgspec.Raw) -> tuple[bytes, ...]:
