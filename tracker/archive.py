@@ -20,6 +20,7 @@ from tracker.clock import Clock
 from tracker.codec import encode_calls
 from tracker.errors import Gone, HoneError, NotFound, Unavailable
 from tracker.exclusion import exclusions
+from tracker.measures import measure
 from tracker.receipts import seal
 from tracker.samples import counts, kinds_of
 from tracker.store import EpisodeStore, EpisodeView, Ledger
@@ -120,6 +121,7 @@ def packed(view: EpisodeView, run: RunSettings, now_ms: int) -> Packed:
         ended_ms=now_ms,
         archived_ms=now_ms,
         key_ids=key_ids_of(view.calls),
+        measures=dict(measure(view.calls)),
         kinds=kinds_of(view.calls),
     )
     digest, receipts = seal(view.calls)

@@ -28,7 +28,7 @@ class AuditLog(Database):
 
     async def list_acts(self, tenant: str, limit: int, cursor: str | None) -> tuple[list[Act], str | None]:
         """A tenant's acts, newest first; `BadRequest` on a cursor that is none of ours."""
-        return await self.read(_list_acts, tenant, limit, _before(cursor))
+        return await self.read(_list_acts, tenant, limit, before_of(cursor))
 
 
 def record_act(connection: Connection, act: Act | None) -> None:
@@ -51,7 +51,7 @@ def _act(row: Row[Any]) -> Act:
     return Act(**dict(row._mapping))  # pyright: ignore[reportPrivateUsage]
 
 
-def _before(cursor: str | None) -> int | None:
+def before_of(cursor: str | None) -> int | None:
     if cursor is None:
         return None
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= MAX_CURSOR_CHARS):

@@ -16,6 +16,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, select, tuple_, update
 
 from tracker import tables
+from tracker.arms import unpack_arms
 from tracker.credit import episode_reward
 from tracker.errors import BadRequest, Conflict, NotFound
 from tracker.members import PLACELESS, RunCache, collected, rewards_of
@@ -105,6 +106,7 @@ def head_of(row: Row[Any]) -> EpisodeHead:
         metadata=row.metadata,
         implicit=row.implicit,
         key_id=row.key_id or "",
+        arms=unpack_arms(row.arms),
     )
 
 

@@ -13,6 +13,7 @@ import msgspec
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from tracker import tables
+from tracker.arms import draw_arms, pack_arms
 from tracker.clock import Clock
 from tracker.episode_rows import (
     COUNTERS,
@@ -32,6 +33,7 @@ from tracker.in_flight import refuse_if_full
 from tracker.registry import freeze_run, lock_run
 from tracker.rounds import DONE, settle_shares, take_place, task_digest
 from tracker.sql import Database, insert_new
+from tracker.trial_rows import draws, note_arms
 from tracker.types import MAX_TASK_CHARS, EpisodeHead, EpisodeRow, EpisodeState, EpisodeStatus, Event, GroupState
 from tracker.vault import Vault
 
@@ -116,16 +118,21 @@ def _create(
     if bounded:
         refuse_if_full(connection, head, run, now_ms)
     freeze_run(connection, head.tenant, head.run)
-    group_id, place = None, None
+    group_id, place, arms = None, None, ()
     if run.mode == "train" and not head.implicit:
-        group_id, place = take_place(connection, head, run, head.created_ms)
+        group_id, place, arms = take_place(connection, head, run, head.created_ms)
+        arms = () if head.version is not None else arms
+    elif run.mode == "train":
+        arms = draw_arms(draws(connection, head.policy), head.episode_id)
     values = {name: getattr(head, name) for name in EpisodeHead.__struct_fields__} | {
         "task_digest": task_digest(head.task),
         "group_id": group_id,
         "place": place,
         "state": EpisodeState.OPEN,
+        "arms": pack_arms(arms),
     }
     row = connection.execute(insert(tables.episodes).values(values).returning(tables.episodes)).one()
+    note_arms(connection, head.episode_id, arms)
     return head_of(row), True
 
 
@@ -181,6 +188,9 @@ def _archive(connection: Connection, row: EpisodeRow, timeline: dict[str, Any], 
         insert_new(connection, tables.episode_keys, {"key_id": key_id, "episode_id": episode_id})
     for kind in row.kinds:
         insert_new(connection, tables.call_kinds, {"episode_id": episode_id, **msgspec.structs.asdict(kind)})
+    for policy, (version, numbers) in row.measures.items():
+        values = {"episode_id": episode_id, "policy": policy, "version": version, "archived_ms": row.archived_ms}
+        insert_new(connection, tables.measures, values | {"numbers": msgspec.json.encode(numbers)})
     counters = {name: getattr(row, name) for name in COUNTERS}
     ended = {"status": stored.status or row.status, "ended_ms": stored.ended_ms or row.ended_ms}
     archived = {"state": EpisodeState.ARCHIVED, "archived_ms": row.archived_ms, "has_kinds": True}
@@ -221,6 +231,8 @@ def _delete(connection: Connection, tenant: str, episode_id: str, now_ms: int) -
         tables.episode_keys,
         tables.call_kinds,
         tables.standings,
+        tables.measures,
+        tables.trial_episodes,
     ):
         connection.execute(delete(table).where(table.c.episode_id == episode_id))
     set_episode(connection, episode_id, **_emptied(now_ms))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from tracker.alarm_rows import Alarms
 from tracker.audit import AuditLog
 from tracker.batch_reading import BatchReading
 from tracker.batches import BatchTaking
@@ -22,6 +23,7 @@ from tracker.lineage import Lineage
 from tracker.offers import Offers
 from tracker.overview_reading import Overviews
 from tracker.registry import Registry
+from tracker.releases import Releases
 from tracker.retention import Retaining
 from tracker.rewards import Rewards
 from tracker.schema import Schema
@@ -41,6 +43,8 @@ class SqlLedger(
     Groups,
     Rewards,
     Versions,
+    Releases,
+    Alarms,
     Offers,
     InFlightGroups,
     BatchTaking,

@@ -13,6 +13,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, Row, Select, select
 
 from tracker import tables
+from tracker.arms import unpack_arms
 from tracker.credit import episode_reward, member_standing
 from tracker.exclusion import DROP
 from tracker.registry import run_settings
@@ -171,4 +172,5 @@ def group_of(row: Row[Any], members: Sequence[Member]) -> Group:
         reason=None if row.reason is None else SkipReason(row.reason),
         members=tuple(members),
         created_ms=row.created_ms,
+        arms=unpack_arms(row.arms),
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from tracker.arms import canaries
 from tracker.claims import Claim, Claimed, Note
 from tracker.clock import Clock
 from tracker.errors import Conflict, Gone, NotFound
@@ -259,7 +260,10 @@ class MemoryStore:
         elif pinned is not None and (pinned < routing.oldest or pinned in routing.withdrawn):
             version = routing.active
             repinned_from = pinned if pinned != version else None
+        elif pinned is not None and pin != "call":
+            version = pinned
         else:
-            version = routing.active if pinned is None or pin == "call" else pinned
+            arm = canaries(episode.head).get(policy, 0)
+            version = arm if arm > routing.active and arm not in routing.withdrawn else routing.active
         episode.pins[policy] = version
         return version, repinned_from

@@ -83,9 +83,10 @@ end
 
 OPEN: Final = Script(
     """
-local head, fixed, policy, ttl, created, idle = unpack(ARGV)
+local head, fixed, policy, ttl, created, idle = unpack(ARGV, 1, 6)
 if redis.call('EXISTS', KEYS[8]) == 1 then return 'deleted' end
 if redis.call('HSETNX', m, 'head', head) == 1 then
+  for n = 7, #ARGV, 2 do redis.call('HSET', m, 'arm:' .. ARGV[n], ARGV[n + 1]) end
   redis.call('HSET', m, 'state', 'open', 'next', '0', 'fixed', fixed, 'policy', policy, 'at', created)
   if idle ~= '' then redis.call('HSET', m, 'idle', idle) end
   touch(ttl)
@@ -101,7 +102,8 @@ local tombstone, due, routing = KEYS[8], KEYS[9], KEYS[10]
 local prefix, ttl, episode, call, worker, deadline, intent = unpack(ARGV, 1, 7)
 local pin, policy, engines, started, mark = unpack(ARGV, 8, 12)
 local home = 'engine:' .. policy
-local state, engine, fixed, head_policy = unpack(redis.call('HMGET', m, 'state', home, 'fixed', 'policy'))
+local state, engine, fixed, head_policy, arm =
+  unpack(redis.call('HMGET', m, 'state', home, 'fixed', 'policy', 'arm:' .. policy))
 if not state then
   return {redis.call('EXISTS', tombstone) == 1 and 'deleted' or 'unknown'}
 end
@@ -126,6 +128,8 @@ if policy ~= '' then
     if version ~= pinned then repinned = tonumber(pinned) end
   elseif pinned and pin ~= 'call' then
     version = pinned
+  elseif arm and tonumber(arm) > tonumber(active) and not string.find(withdrawn, ',' .. arm .. ',', 1, true) then
+    version = arm  -- on trial still: once it is active, or withdrawn, its arm is like any other
   else
     version = active
   end

@@ -12,6 +12,7 @@ from typing import Any, cast
 import msgspec
 
 from tracker import redis_lua as lua
+from tracker.arms import canaries
 from tracker.redis_keys import ANSWER_TTL_MS, EPISODE_TTL_MS, TOMBSTONE_TTL_MS, RedisKeys
 from tracker.store import Begun, Routing
 from tracker.types import EpisodeHead, EpisodeStatus, Intent, Record
@@ -61,6 +62,7 @@ async def open_episode(run: Run, keys: RedisKeys, head: EpisodeHead, idle_ms: in
             [
                 *(msgspec.msgpack.encode(head), fixed, head.policy or "", EPISODE_TTL_MS, head.created_ms),
                 "" if idle_ms is None else idle_ms,
+                *(part for policy, version in canaries(head).items() for part in (policy, version)),
             ],
         )
     )

@@ -14,6 +14,7 @@ import msgspec
 from sqlalchemy import Connection, Row, insert, select
 
 from tracker import tables
+from tracker.arms import unpack_arms
 from tracker.episode_rows import claim, commit_end, find_episode, head_of, lock_episode, set_episode
 from tracker.episodes import add_event
 from tracker.errors import Conflict, NotFound, Unprocessable
@@ -22,6 +23,7 @@ from tracker.registry import lock_run
 from tracker.removal import Kept
 from tracker.rounds import take_place
 from tracker.sql import Database
+from tracker.trial_rows import any_rolled_back
 from tracker.types import EpisodeStatus, Event, GroupState, Reward
 
 CLOSED = frozenset({GroupState.TAKEN, GroupState.TRAINED, GroupState.SKIPPED})
@@ -55,7 +57,7 @@ def _add(connection: Connection, tenant: str, reward: Reward, key: str | None, b
     locked = lock_episode(connection, reward.episode_id)
     if key is None and _find(connection, reward.reward_id) is not None:
         return _repeated(connection, reward), False
-    stored = _append(connection, reward, _is_late(*locked))
+    stored = _append(connection, reward, _is_late(connection, *locked))
     if stored.final and locked[0].status is None:
         commit_end(connection, locked, EpisodeStatus.OK, reward.created_ms)
     return stored, True
@@ -64,25 +66,28 @@ def _add(connection: Connection, tenant: str, reward: Reward, key: str | None, b
 def _give_place(connection: Connection, tenant: str, reward: Reward) -> None:
     """An implicit episode takes its place in a group when it is first rewarded."""
     row = find_episode(connection, tenant, reward.episode_id)
-    if not row.implicit or row.group_id is not None or _is_placeless(row):
+    if not row.implicit or row.group_id is not None or _is_placeless(connection, row):
         return
     run = lock_run(connection, tenant, row.run, reward.created_ms)
     row = find_episode(connection, tenant, reward.episode_id)
     if run.mode == "train" and row.group_id is None:
-        group_id, place = take_place(connection, head_of(row), run, reward.created_ms)
-        set_episode(connection, row.episode_id, group_id=group_id, place=place)
+        seat = take_place(connection, head_of(row), run, reward.created_ms)
+        set_episode(connection, row.episode_id, group_id=seat.group_id, place=seat.place)
 
 
-def _is_late(episode: Row[Any], group: Row[Any] | None) -> bool:
+def _is_late(connection: Connection, episode: Row[Any], group: Row[Any] | None) -> bool:
     """Whether this reward comes too late to be trained. Episodes of an eval run have no group and are never late."""
     if group is None:
-        return episode.implicit and _is_placeless(episode)
+        return episode.implicit and _is_placeless(connection, episode)
     return group.state in CLOSED or episode.place is None
 
 
-def _is_placeless(episode: Row[Any]) -> bool:
-    """Whether an episode without a group takes no place any more: it failed, or its tokens are gone."""
-    return episode.status in PLACELESS or not episode.kept & Kept.TOKENS
+def _is_placeless(connection: Connection, episode: Row[Any]) -> bool:
+    """Whether an episode without a group takes no place any more: it failed, its tokens are gone, or it got a version
+    that was rolled back since."""
+    if episode.status in PLACELESS or not episode.kept & Kept.TOKENS:
+        return True
+    return any_rolled_back(connection, unpack_arms(episode.arms))
 
 
 def _append(connection: Connection, reward: Reward, late: bool) -> Reward:

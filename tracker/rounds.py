@@ -9,13 +9,16 @@ shares, never set beside them. Functions over a connection; who calls them when 
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Row, and_, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, func, insert, select, update
 
 from tracker import tables
-from tracker.types import EpisodeHead, GroupState, RunSettings, SkipReason
+from tracker.arms import draw_arms, pack_arms, unpack_arms
+from tracker.sql import insert_new
+from tracker.trial_rows import draws
+from tracker.types import Arm, EpisodeHead, GroupState, RunSettings, SkipReason
 
 DONE: Final = frozenset({GroupState.TRAINED, GroupState.SKIPPED})
 """States in which nothing more can happen to a group or to a share of it."""
@@ -28,16 +31,29 @@ def task_digest(task: str) -> str:
     return hashlib.sha256(task.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def take_place(connection: Connection, head: EpisodeHead, run: RunSettings, now_ms: int) -> tuple[str, int]:
-    """The group and the place an episode gets. The caller holds the lock of the run's row."""
+class Seat(NamedTuple):
+    """What an episode gets of a round."""
+
+    group_id: str
+    place: int
+    arms: tuple[Arm, ...]
+    """Those of the group."""
+
+
+def take_place(connection: Connection, head: EpisodeHead, run: RunSettings, now_ms: int) -> Seat:
+    """The group and the place an episode gets. The caller holds the lock of the run's row.
+
+    Members of a group have its arms. An implicit episode, which has played by the time it takes its place, has arms
+    already, and gets a round of those; any other takes the arms of the round it gets.
+    """
     while True:
         group_id = _first_with_room(connection, head)
         if group_id is None:
-            return _open_round(connection, head, run, now_ms), 0
+            return _open_round(connection, head, run, now_ms)
         group = lock_group(connection, group_id)
         place = _lowest_free(connection, group)
         if group.state == GroupState.OPEN and place is not None:
-            return group_id, place
+            return Seat(group_id, place, unpack_arms(group.arms))
 
 
 def num_free_places(connection: Connection, head: EpisodeHead) -> int:
@@ -111,13 +127,58 @@ def expire_batches(connection: Connection, policy: str) -> None:
         end_batch(connection, batch_id, GroupState.SKIPPED, SkipReason.EXPIRED)
 
 
+def withdraw_groups(connection: Connection, policy: str, version: int) -> None:
+    """Skip what was played by versions of a policy after this one and was not taken yet; the caller holds the lock of
+    the policy's row, and has dropped what was taken."""
+    begun, episodes, groups, called = tables.trial_episodes, tables.episodes, tables.groups, tables.episode_policies
+    on_trial = (
+        select(groups.c.group_id)
+        .select_from(
+            begun.join(episodes, begun.c.episode_id == episodes.c.episode_id).join(
+                groups, groups.c.group_id == episodes.c.group_id
+            )
+        )
+        .where(
+            begun.c.policy == policy,
+            begun.c.version > version,
+            begun.c.is_canary,
+            groups.c.state == GroupState.OPEN,
+        )
+        .distinct()
+    )
+    for group_id in sorted(connection.execute(on_trial).scalars()):
+        if lock_group(connection, group_id).state == GroupState.OPEN:
+            set_group(connection, group_id, state=GroupState.SKIPPED, reason=SkipReason.WITHDRAWN)
+    queued = (
+        select(groups.c.group_id)
+        .select_from(
+            called.join(episodes, called.c.episode_id == episodes.c.episode_id).join(
+                groups, groups.c.group_id == episodes.c.group_id
+            )
+        )
+        .where(
+            called.c.policy == policy,
+            called.c.version > version,
+            episodes.c.place.is_not(None),
+            groups.c.state.in_((GroupState.READY, GroupState.TAKEN)),
+        )
+        .distinct()
+    )
+    for group_id in sorted(connection.execute(queued).scalars()):
+        lock_group(connection, group_id)
+        share = {"group_id": group_id, "policy": policy, "batch_id": None, "position": 0}
+        share |= {"state": GroupState.SKIPPED, "reason": SkipReason.WITHDRAWN}
+        if insert_new(connection, tables.batch_groups, share):
+            settle_shares(connection, group_id)
+
+
 def _first_with_room(connection: Connection, head: EpisodeHead) -> str | None:
     groups, episodes = tables.groups, tables.episodes
     seated = and_(episodes.c.group_id == groups.c.group_id, episodes.c.place.is_not(None))
     statement = (
         select(groups.c.group_id)
         .select_from(groups.outerjoin(episodes, seated))
-        .where(*_rounds_of(head), groups.c.state == GroupState.OPEN)
+        .where(*_rounds_of(head), groups.c.state == GroupState.OPEN, *_of_arms(head))
         .group_by(groups.c.group_id, groups.c.size, groups.c.round)
         .having(func.count(episodes.c.episode_id) < groups.c.size)
         .order_by(groups.c.round)
@@ -133,11 +194,20 @@ def _lowest_free(connection: Connection, group: Row[Any]) -> int | None:
     return next((place for place in range(group.size) if place not in taken), None)
 
 
-def _open_round(connection: Connection, head: EpisodeHead, run: RunSettings, now_ms: int) -> str:
+def _of_arms(head: EpisodeHead) -> tuple[ColumnElement[bool], ...]:
+    """Which rounds an episode may join, for the arms that it has played with."""
+    if not head.implicit:
+        return ()
+    packed = pack_arms(head.arms)
+    return (tables.groups.c.arms.is_(None) if packed is None else tables.groups.c.arms == packed,)
+
+
+def _open_round(connection: Connection, head: EpisodeHead, run: RunSettings, now_ms: int) -> Seat:
     groups = tables.groups
     last = connection.execute(select(func.max(groups.c.round)).where(*_rounds_of(head))).scalar_one()
     number = 0 if last is None else last + 1
     group_id = _group_id(head, number)
+    arms = head.arms if head.implicit else draw_arms(draws(connection, head.policy), group_id)
     values = {
         "group_id": group_id,
         "tenant": head.tenant,
@@ -148,9 +218,10 @@ def _open_round(connection: Connection, head: EpisodeHead, run: RunSettings, now
         "size": run.group_size,
         "state": GroupState.OPEN,
         "created_ms": now_ms,
+        "arms": pack_arms(arms),
     }
     connection.execute(insert(groups).values(values))
-    return group_id
+    return Seat(group_id, 0, arms)
 
 
 def _rounds_of(head: EpisodeHead) -> tuple[Any, ...]:

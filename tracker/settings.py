@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from tracker.errors import BadRequest, SettingsError
 from tracker.redaction import parse_rules
+from tracker.release_settings import ReleaseSettings
 from tracker.sealing import MasterKeys
 from tracker.types import DEFAULT, ID_PATTERN, POLICY_PATTERN, Credit, Record, Redaction, Retention, RunSettings
 
@@ -87,6 +88,8 @@ class PolicySettings(Settings):
     """`exact`: the ids of earlier calls stand in for what would be tokenised again; see docs/exact-prompting.md."""
     aliases: tuple[str, ...] = ()
     """Other model names by which agents may ask for this policy."""
+    release: ReleaseSettings = ReleaseSettings()
+    """How its versions get their traffic; see docs/releases.md."""
     trainer: dict[str, Any] = {}
     """Settings of this policy's trainer, over those of the `[trainer]` table; checked by the trainer."""
 

@@ -15,6 +15,7 @@ from tracker.claims import Claims, Note
 from tracker.lines import CarriedBatch, EpisodeLineage
 from tracker.overview import Overview, SchemaState, StepTold, VersionReward
 from tracker.quotas import Quotas
+from tracker.release_store import ReleaseLedger
 from tracker.types import (
     Act,
     Batch,
@@ -165,7 +166,7 @@ class EpisodeStore(Claims, Quotas, Protocol):
         ...
 
 
-class Ledger(Protocol):
+class Ledger(ReleaseLedger, Protocol):
     """SQL: what must outlive everything. Every look-up is by (tenant, id)."""
 
     async def ping(self) -> None: ...

@@ -155,6 +155,7 @@ groups: Final = Table(
     Column("reason", Word),
     Column("created_ms", Millis, nullable=False),
     Column("ready_ms", Millis),
+    Column("arms", LargeBinary),
     UniqueConstraint("tenant", "run", "task_digest", "round"),
     Index(None, "state", "ready_ms"),
     Index(None, "tenant", "created_ms", "group_id"),
@@ -195,6 +196,7 @@ episodes: Final = Table(
     Column("score", Double),
     Column("is_scored", Boolean, nullable=False, server_default=true()),
     Column("has_kinds", Boolean, nullable=False, server_default=false()),
+    Column("arms", LargeBinary),
     UniqueConstraint("group_id", "place"),
     Index(None, "tenant", "created_ms", "episode_id"),
     Index(None, "tenant", "run", "created_ms", "episode_id"),
@@ -403,3 +405,93 @@ standings: Final = Table(
     Column("why", Word, nullable=False),
 )
 """How each member stood when its group was taken; later rewards change nothing here."""
+
+trials: Final = Table(
+    "trials",
+    metadata,
+    Column("policy", Id, ForeignKey("policies.policy"), primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("epoch", Integer, nullable=False),
+    Column("stable", Integer, nullable=False),
+    Column("state", Word, nullable=False),
+    Column("share", Double, nullable=False),
+    Column("salt", Id, nullable=False),
+    Column("created_ms", Millis, nullable=False),
+    Column("started_ms", Millis),
+    Column("ended_ms", Millis),
+    Index(None, "state", "policy"),
+)
+"""Versions that have to earn their traffic. `salt` keys the hash that chooses arms; `stable` is what it is compared
+with."""
+
+trial_episodes: Final = Table(
+    "trial_episodes",
+    metadata,
+    Column("policy", Id, primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("episode_id", Id, ForeignKey("episodes.episode_id"), primary_key=True, index=True),
+    Column("is_canary", Boolean, nullable=False),
+    Column("share", Double, nullable=False),
+)
+"""The episodes that were begun in a trial, and the share with which their arm was drawn."""
+
+release_events: Final = Table(
+    "release_events",
+    metadata,
+    Column("seq", Counter, primary_key=True, autoincrement=True),
+    Column("policy", Id, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("at_ms", Millis, nullable=False),
+    Column("kind", Word, nullable=False),
+    Column("by", Id, nullable=False),
+    Column("why", Exact, nullable=False),
+    Column("numbers", LargeBinary, nullable=False),
+    Index(None, "policy", "seq"),
+    sqlite_autoincrement=True,
+)
+"""What became of versions, by whom, why and with which numbers. The database itself refuses to change or delete a
+row."""
+
+shadows: Final = Table(
+    "shadows",
+    metadata,
+    Column("policy", Id, ForeignKey("policies.policy"), primary_key=True),
+    Column("version", Integer, nullable=False),
+    Column("share", Double, nullable=False),
+)
+"""The version of a policy that gets copies of calls."""
+
+shadow_tallies: Final = Table(
+    "shadow_tallies",
+    metadata,
+    Column("policy", Id, ForeignKey("policies.policy"), primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("against", Integer, primary_key=True, autoincrement=False),
+    Column("numbers", LargeBinary, nullable=False),
+)
+"""How a shadow compares with the version whose calls it got copies of: sums, as JSON."""
+
+measures: Final = Table(
+    "measures",
+    metadata,
+    Column("episode_id", Id, ForeignKey("episodes.episode_id"), primary_key=True),
+    Column("policy", Id, primary_key=True),
+    Column("version", Integer, nullable=False),
+    Column("archived_ms", Millis, nullable=False),
+    Column("numbers", LargeBinary, nullable=False),
+    Index(None, "policy", "archived_ms"),
+)
+"""What the answers of an archived episode were like, by policy, as JSON; `version` is -1 where it called several."""
+
+alarms: Final = Table(
+    "alarms",
+    metadata,
+    Column("tenant", Id, primary_key=True),
+    Column("run", Id, primary_key=True),
+    Column("policy", Id, primary_key=True),
+    Column("kind", Word, primary_key=True),
+    Column("raised_ms", Millis, nullable=False),
+    Column("detail", Exact, nullable=False),
+    Column("numbers", LargeBinary, nullable=False),
+)
+"""What is amiss with the rewards and answers of a run now."""

@@ -96,6 +96,8 @@ class SkipReason(enum.StrEnum):
     EXPIRED = "expired"
     REFUSED = "refused"
     """What is stored is not what engines sampled: a receipt, a chain or an adapter does not hold."""
+    WITHDRAWN = "withdrawn"
+    """A version that was rolled back since played in it."""
 
 
 class VersionState(enum.StrEnum):
@@ -264,6 +266,18 @@ class Intent(Record, frozen=True):
     """Filled by the store: the version the episode is pinned to."""
 
 
+class Arm(Record, frozen=True, array_like=True):
+    """What of a policy an episode, and its group, gets while a version is on trial (`arms.py`)."""
+
+    policy: str
+    version: int
+    """The version on trial."""
+    is_canary: bool
+    """Whether it is the one that is got; else the stable one."""
+    share: float = 0.0
+    """The probability with which it was to be."""
+
+
 class EpisodeHead(Record, frozen=True):
     """What is fixed about an episode when it is created."""
 
@@ -282,6 +296,8 @@ class EpisodeHead(Record, frozen=True):
     """Opened by a call that named no episode: it takes its place in a group when it is first rewarded."""
     key_id: str = ""
     """The key that opened it: what calls with its session key count against. Empty where nobody knows."""
+    arms: tuple[Arm, ...] = ()
+    """By policy; those of the policies that had a version on trial when its group, or it, was opened."""
 
 
 class Event(Record, frozen=True):
@@ -529,6 +545,8 @@ class EpisodeRow(Record, frozen=True):
     """What retention removed of it: `tokens`, `text`, `metadata`."""
     key_ids: tuple[str, ...] = ()
     """The keys that its calls were made with; only told when it is archived."""
+    measures: dict[str, tuple[int, object]] = {}
+    """policy -> (its version, what its answers were like); only told when it is archived."""
     kinds: tuple[CallKind, ...] = ()
     """What calls it has; only told when it is archived."""
 
@@ -588,6 +606,8 @@ class Group(Record, frozen=True):
     reason: SkipReason | None = None
     members: tuple[Member, ...] = ()
     created_ms: int = 0
+    arms: tuple[Arm, ...] = ()
+    """What every member gets of a policy with a version on trial."""
 
 
 class GroupShare(Record, frozen=True):

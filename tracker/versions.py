@@ -15,8 +15,10 @@ from sqlalchemy import Connection, Row, func, insert, select, update
 from tracker import tables
 from tracker.clock import Clock
 from tracker.errors import Conflict, NotFound
-from tracker.rounds import expire_batches
+from tracker.rounds import expire_batches, withdraw_groups
 from tracker.sql import Database, insert_new
+from tracker.trial_rows import drop_shadow, end_trials, note_release
+from tracker.trials import ReleaseEvent, TrialState
 from tracker.types import Policy, Version, VersionState
 
 BROKEN = (VersionState.FAILED, VersionState.WITHDRAWN)
@@ -60,12 +62,13 @@ class Versions(Database):
 
         `Conflict` unless `epoch` is the policy's and no later version is active.
         """
-        await self.write(_activate, policy, version, epoch, self._clock.now_ms())
+        await self.write(activate, policy, version, epoch, self._clock.now_ms())
 
-    async def rollback(self, policy: str, version: int) -> Policy:
-        """Raise the epoch, activate `version`, mark later versions withdrawn; batches of the old epoch not yet trained
-        are dropped and their groups skipped as expired."""
-        return await self.write(_rollback, policy, version, self._clock.now_ms())
+    async def rollback(self, policy: str, version: int, event: ReleaseEvent | None = None) -> Policy:
+        """Raise the epoch, activate `version`, mark later versions withdrawn, on trial or not; batches of the old epoch
+        not yet trained are dropped and their groups skipped as expired, groups that withdrawn versions played in are
+        skipped as withdrawn. `event` is noted in the same transaction."""
+        return await self.write(_rollback, policy, version, self._clock.now_ms(), event)
 
 
 def ensure_policy(connection: Connection, policy: str) -> Policy:
@@ -103,10 +106,10 @@ def _list_policies(connection: Connection) -> list[Policy]:
 def _reserve_version(connection: Connection, policy: str, epoch: int | None, at_ms: int) -> Version:
     row = lock_policy(connection, policy)
     if epoch is not None:
-        _check_epoch(row, epoch)
+        check_epoch(row, epoch)
     version = Version(policy=policy, version=row.last_version + 1, epoch=row.epoch, created_ms=at_ms)
     connection.execute(insert(tables.versions).values(msgspec.structs.asdict(version)))
-    _set_policy(connection, policy, last_version=version.version)
+    set_policy(connection, policy, last_version=version.version)
     return version
 
 
@@ -137,33 +140,46 @@ def _list_versions(connection: Connection, policy: str) -> list[Version]:
     return [_version(row) for row in connection.execute(statement)]
 
 
-def _activate(connection: Connection, policy: str, version: int, epoch: int, now_ms: int) -> None:
+def activate(connection: Connection, policy: str, version: int, epoch: int, now_ms: int) -> None:
     row = lock_policy(connection, policy)
-    _check_epoch(row, epoch)
-    _check_usable(connection, policy, version)
+    check_epoch(row, epoch)
+    check_usable(connection, policy, version)
     if version < row.active:
         raise Conflict(f"Version {row.active} of {policy!r} is active; roll back to go to {version}.", param="version")
     versions = tables.versions
     first_ms = func.coalesce(versions.c.activated_ms, now_ms)
     statement = update(versions).where(versions.c.policy == policy, versions.c.version == version)
     connection.execute(statement.values(state=VersionState.ACTIVE, activated_ms=first_ms))
-    _set_policy(connection, policy, active=version)
+    set_policy(connection, policy, active=version)
+    end_trials(connection, policy, tables.trials.c.version <= version, TrialState.SUPERSEDED, now_ms)
 
 
-def _rollback(connection: Connection, policy: str, version: int, now_ms: int) -> Policy:
+def _rollback(
+    connection: Connection, policy: str, version: int, now_ms: int, event: ReleaseEvent | None = None
+) -> Policy:
+    policy_now = roll_back(connection, policy, version, now_ms)
+    note_release(connection, event)
+    return policy_now
+
+
+def roll_back(connection: Connection, policy: str, version: int, now_ms: int) -> Policy:
+    """Go back to a version: the statements of it, in the caller's transaction."""
     row = lock_policy(connection, policy)
-    _check_usable(connection, policy, version)
+    check_usable(connection, policy, version)
     versions = tables.versions
     later = (versions.c.policy == policy, versions.c.version > version, versions.c.state != VersionState.FAILED)
     connection.execute(update(versions).where(*later).values(state=VersionState.WITHDRAWN))
     expire_batches(connection, policy)
-    _set_policy(connection, policy, epoch=row.epoch + 1, active=version)
+    withdraw_groups(connection, policy, version)
+    end_trials(connection, policy, tables.trials.c.version > version, TrialState.ROLLED_BACK, now_ms)
+    drop_shadow(connection, policy, version)
+    set_policy(connection, policy, epoch=row.epoch + 1, active=version)
     begun = {"policy": policy, "epoch": row.epoch + 1, "version": version, "at_ms": now_ms}
     connection.execute(insert(tables.rollbacks).values(begun))
     return Policy(policy=policy, epoch=row.epoch + 1, active=version)
 
 
-def _check_usable(connection: Connection, policy: str, version: int) -> None:
+def check_usable(connection: Connection, policy: str, version: int) -> None:
     """Version 0 is the base model, which always works."""
     if version == 0:
         return
@@ -172,7 +188,7 @@ def _check_usable(connection: Connection, policy: str, version: int) -> None:
         raise Conflict(f"Version {version} of {policy!r} is {state} and cannot become active.", param="version")
 
 
-def _check_epoch(row: Row[Any], epoch: int) -> None:
+def check_epoch(row: Row[Any], epoch: int) -> None:
     if row.epoch != epoch:
         raise Conflict(
             f"Policy {row.policy!r} is at epoch {row.epoch}, not {epoch}: it was rolled back meanwhile.",
@@ -181,7 +197,7 @@ def _check_epoch(row: Row[Any], epoch: int) -> None:
         )
 
 
-def _set_policy(connection: Connection, policy: str, **values: int) -> None:
+def set_policy(connection: Connection, policy: str, **values: int) -> None:
     connection.execute(update(tables.policies).where(tables.policies.c.policy == policy).values(values))
 
 
