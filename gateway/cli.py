@@ -28,6 +28,7 @@ from gateway.settings import GatewaySettings, LocalEngine, load
 from gateway.shell.listing import episodes, groups, policies, runs
 from gateway.shell.moving import export_run, import_episodes
 from gateway.shell.replaying import replay_recorded
+from gateway.shell.rescoring import rescore_run
 from gateway.verify import Asked, verify_batches
 from tracker.errors import HoneError, SettingsError
 from tracker.lines import lineage_line
@@ -45,6 +46,7 @@ app.add_typer(policies, name="policies")
 app.command("export")(export_run)
 app.command("import")(import_episodes)
 app.command("replay", context_settings={"allow_interspersed_args": False})(replay_recorded)
+app.command("rescore")(rescore_run)
 tenants = typer.Typer(no_args_is_help=True, help="What tenants' archives are encrypted with.")
 app.add_typer(tenants, name="tenants")
 

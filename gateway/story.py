@@ -41,7 +41,7 @@ class Story(Record, frozen=True):
 async def read_story(services: Services, tenant: str, episode_id: str) -> Story:
     """Read an episode; raises `NotFound`."""
     row = await services.ledger.get_episode(tenant, episode_id)
-    run = await services.runs.get(tenant, row.head.run)
+    run = await services.ledger.get_run(tenant, row.head.run)  # its reward weights may be others than a moment ago
     rewards = tuple(await services.ledger.rewards(episode_id))
     view = await find_view(services, row)
     if view is not None:

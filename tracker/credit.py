@@ -72,10 +72,12 @@ class GroupCredit(Record, frozen=True):
 def effective_reward(events: Iterable[Reward], weights: Mapping[str, float]) -> float | None:
     """The last value of each name, by sequence, summed with the weights; `None` if none is scored.
 
-    A name without a weight weighs 1. A last value of `None` takes its name's score back: it is not a 0.
+    A name without a weight weighs 1; one that weighs 0 is beside the reward, and scores nothing. A last value of `None`
+    takes its name's score back: it is not a 0.
     """
     last = {event.name: event.value for event in sorted(events, key=lambda event: event.seq)}
-    scored = [value * weights.get(name, 1.0) for name, value in last.items() if value is not None]
+    weighed = [(value, weights.get(name, 1.0)) for name, value in last.items() if value is not None]
+    scored = [value * weight for value, weight in weighed if weight]
     if not scored:
         return None
     total = math.fsum(max(-MAX_REWARD, min(MAX_REWARD, value)) for value in scored)

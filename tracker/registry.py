@@ -38,6 +38,15 @@ class Registry(Database):
         """Create or change; `Conflict` naming the field if it froze and differs."""
         return await self.write(_put_run, tenant, run, self._clock.now_ms(), act)
 
+    async def weigh_reward(
+        self, tenant: str, run: str, name: str, weight: float, act: Act | None = None
+    ) -> RunSettings:
+        """Give a reward name of a run a weight, also where the run froze: no reward that counts may have the name yet.
+
+        `Conflict` if the name has another weight that counts, or counts as 1 for rewards that have it. What was
+        compared by then stays as it was; groups that were not taken yet are compared by all that counts."""
+        return await self.write(_weigh, (tenant, run), name, weight, self._clock.now_ms(), act)
+
     async def get_run(self, tenant: str, run: str) -> RunSettings:
         return await self.read(run_settings, tenant, run)
 
@@ -80,6 +89,37 @@ def adopt_run(connection: Connection, tenant: str, run: RunSettings, now_ms: int
         return
     _refuse_change(run_settings(connection, tenant, run.run), run)
     freeze_run(connection, tenant, run.run)
+
+
+def _weigh(
+    connection: Connection, named: tuple[str, str], name: str, weight: float, now_ms: int, act: Act | None
+) -> RunSettings:
+    run = lock_run(connection, *named, now_ms)
+    current = run.reward_weights.get(name, 1.0)
+    if current not in (0.0, weight) and (name in run.reward_weights or _is_rewarded(connection, named, name)):
+        raise Conflict(
+            f"Rewards named {name!r} weigh {current:g} in run {run.run!r} and count already; use another name.",
+            param="name",
+            code="run_frozen",
+        )
+    if run.reward_weights.get(name) == weight:
+        return run
+    changed = msgspec.structs.replace(run, reward_weights={**run.reward_weights, name: weight})
+    runs, episodes = tables.runs, tables.episodes
+    where = (runs.c.tenant == named[0], runs.c.run == named[1])
+    connection.execute(update(runs).where(*where).values(settings=msgspec.json.encode(changed)))
+    of_run = (episodes.c.tenant == named[0], episodes.c.run == named[1], episodes.c.deleted_ms.is_(None))
+    connection.execute(update(episodes).where(*of_run).values(is_scored=False))
+    record_act(connection, act)
+    return changed
+
+
+def _is_rewarded(connection: Connection, named: tuple[str, str], name: str) -> bool:
+    rewards, episodes = tables.rewards, tables.episodes
+    joined = rewards.join(episodes, rewards.c.episode_id == episodes.c.episode_id)
+    where = (episodes.c.tenant == named[0], episodes.c.run == named[1], rewards.c.name == name)
+    statement = select(rewards.c.seq).select_from(joined).where(*where).limit(1)
+    return connection.execute(statement).one_or_none() is not None
 
 
 def freeze_run(connection: Connection, tenant: str, run: str) -> None:

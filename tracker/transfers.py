@@ -100,6 +100,10 @@ class Transfers(Database):
         """Those of these episodes that are archived, in this order; an id that is none of the tenant's is left out."""
         return await self.read(_whole, tenant, episode_ids, self._vault)
 
+    async def rewards_of_episodes(self, episode_ids: Sequence[str]) -> dict[str, list[Reward]]:
+        """episode -> its reward events and those of its calls, by `seq`."""
+        return await self.read(rewards_of, episode_ids)
+
     async def bring_episode(self, whole: WholeEpisode, act: Act | None = None) -> bool:
         """Store an episode as it was elsewhere, in the tenant and the run that its row names; False if the id is here.
 
