@@ -15,8 +15,10 @@ import hashlib
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 import msgspec
@@ -250,7 +252,7 @@ class Filler:
         is_last = step + 1 == self._num_steps
         version = {"policy": POLICY, "version": step + 1, "epoch": 0, "state": "active" if is_last else "retired"}
         known = {"folder": f"{POLICY}@{step + 1}-{digest[:8]}", "digest": digest, "metrics": metrics, "probe": b"null"}
-        detail = f"probe: accepted ({self._chosen.uniform(3, 9):.1f} times the noise)"
+        detail = self._probe(step)
         times = {"created_ms": at_ms + 240_000, "activated_ms": at_ms + 244_000}
         _put(connection, tables.versions, [version | known | times | {"detail": detail}])
         if is_last:
@@ -260,6 +262,8 @@ class Filler:
         rows = [row for group, _ in taken for member in group.members for row in rows_of(member.calls, RUN, POLICY)]
         raw = sum(len(row.prompt_ids) + len(row.sampled_ids) for row in rows)
         done = batch.step / self._num_steps
+        sampled = Counter(row.version for row in rows for _ in row.sampled_ids)
+        gaps = {str(version): self._gap(tokens) for version, tokens in sorted(sampled.items())}
         return {
             "policy": POLICY,
             "step": batch.step,
@@ -280,7 +284,7 @@ class Filler:
             "trie_ratio": 2.5,
             "reward_mean": reward,
             "call_reward_mean": None,
-            "families": {},
+            "families": _families(taken),
             "loss": 0.08 * math.exp(-2 * done) + self._chosen.gauss(0, 0.006),
             "grad_norm": abs(self._chosen.gauss(0.6, 0.12)),
             "entropy": 1.9 - 1.1 * done + self._chosen.gauss(0, 0.04),
@@ -291,19 +295,49 @@ class Filler:
             "capped": 0.004,
             "lag_mean": abs(self._chosen.gauss(0.4, 0.15)),
             "lag_max": self._chosen.choice((1, 1, 2)),
-            "gap_at_no_lag": {"tokens": 2_000, "mean": 0.003, "max": 0.05, "ratio": 1.0},
-            "gap_by_version": {},
+            "gap_at_no_lag": gaps[max(gaps, key=int)],
+            "gap_by_version": gaps,
             "problem": None,
             "wait_s": abs(self._chosen.gauss(14, 6)),
             "train_s": abs(self._chosen.gauss(180, 20)),
             "publish_s": abs(self._chosen.gauss(4, 0.6)),
             "version": batch.step,
-            "detail": "probe: accepted",
+            "detail": self._probe(batch.step - 1),
         }
+
+    def _probe(self, step: int) -> str:
+        """How the gateway recognised the version of a step; the first ones have moved too little to be seen."""
+        own, moved = 0.0008 + 0.0002 * (step % 5), 0.0009 + 0.0021 * min(step, 12)
+        distances = f"{own:.4f} from this version, {own + moved:.4f} from the one before, {0.01 * (step + 1):.4f} from"
+        return (
+            f"probe: ok ({distances} the base)"
+            if step > 1
+            else f"probe: weak ({distances} the base; the digest decides)"
+        )
+
+    def _gap(self, tokens: int) -> dict[str, float]:
+        """How far the trainer's arithmetic is from the engine's."""
+        mean = abs(self._chosen.gauss(0.0042, 0.0006))
+        ratio = 1 + self._chosen.gauss(0, 0.0008)
+        return {"mean": mean, "maximum": mean * self._chosen.uniform(9, 15), "ratio": ratio, "num_tokens": tokens}
 
     def _store_waiting(self, connection: Connection, group: _Group) -> None:
         scored = sum(member.reward is not None for member in group.members)
         _store_group(connection, group, GroupState.READY if scored == RUN.group_size else GroupState.OPEN, None)
+
+
+def _families(taken: Sequence[tuple[_Group, GroupCredit]]) -> dict[str, Any]:
+    """What each family of tasks had in a step."""
+    groups: dict[str, list[_Group]] = {}
+    for group, _ in taken:
+        groups.setdefault(group.task.split("/")[0], []).append(group)
+    return {
+        family: {
+            "groups": len(found),
+            "reward_mean": fmean(member.reward or 0.0 for group in found for member in group.members),
+        }
+        for family, found in sorted(groups.items())
+    }
 
 
 def _outcome(member: _Episode) -> EpisodeOutcome:

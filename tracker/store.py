@@ -458,6 +458,10 @@ class Batches(Protocol):
         """The policy's batches without what proves them, newest step of the newest epoch first."""
         ...
 
+    async def lease_until(self, policy: str) -> int | None:
+        """Until when a trainer holds the policy; `None` if none ever did."""
+        ...
+
     async def version_rewards(
         self, tenant: str, policy: str, versions: range, run: str | None = None
     ) -> dict[int, VersionReward]:

@@ -32,6 +32,10 @@ class TrainingReading(Database):
         """Newest step of the newest epoch first, dropped ones included; raises `BadRequest` for no cursor of ours."""
         return await self.read(_steps, policy, limit, cursor)
 
+    async def lease_until(self, policy: str) -> int | None:
+        """Until when a trainer holds the policy, in the past where it let go or was lost; `None` if none ever did."""
+        return await self.read(_lease_until, policy)
+
     async def version_rewards(
         self, tenant: str, policy: str, versions: range, run: str | None = None
     ) -> dict[int, VersionReward]:
@@ -85,6 +89,11 @@ def _num_groups(connection: Connection, batch_ids: Sequence[str]) -> dict[str, i
 
 def _told(row: Row[Any], num_groups: int) -> StepTold:
     return StepTold(**dict(row._mapping), num_groups=num_groups)  # pyright: ignore[reportPrivateUsage]
+
+
+def _lease_until(connection: Connection, policy: str) -> int | None:
+    leases = tables.trainer_leases
+    return connection.execute(select(leases.c.expires_ms).where(leases.c.policy == policy)).scalar()
 
 
 def _version_rewards(

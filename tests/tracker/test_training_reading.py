@@ -108,3 +108,10 @@ async def test_rewards_are_told_by_the_version_that_an_episode_was_played_with(l
     assert of_run == {2: VersionReward(num_episodes=1, reward=interval_of([0.25]))}
     assert await ledger.version_rewards("default", "p", range(3, 9)) == {}
     assert await ledger.version_rewards("another", "p", range(0, 9)) == {}
+
+
+async def test_until_when_a_trainer_holds_a_policy_is_told(ledger: SqlLedger, fence: int) -> None:
+    assert await ledger.lease_until("p") == 10**9
+    await ledger.release_lease("p", fence)
+    assert await ledger.lease_until("p") == 0
+    assert await ledger.lease_until("another") is None

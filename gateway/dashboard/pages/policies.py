@@ -33,14 +33,13 @@ from gateway.dependencies import Services
 from gateway.routes.access import ServicesOf
 from gateway.routes.policies import go_back
 from tracker.errors import BadRequest, NotFound
-from tracker.overview import PolicyOverview
 from tracker.types import Policy, Version
 
 router = APIRouter(prefix=f"{ROOT}/policies")
 LISTED: Final = 40
 """Versions on one page, the newest first."""
 SPARK: Final = 30
-STEPS: Final = 120
+STEPS: Final = 60
 """Steps whose gaps are added up."""
 LINEAGE: Final = 10
 ALL_RUNS: Final = ""
@@ -51,8 +50,7 @@ Name = Annotated[str | None, Query(max_length=512, pattern=r"^[^\x00]*$")]
 @router.get("")
 async def policies(request: Request, viewer: ViewerOf, services: ServicesOf) -> Response:
     """Every policy of the settings, and how its newest versions do."""
-    overviews = {told.policy: told for told in (await services.ledger.overview()).policies}
-    rows = [await _row(services, viewer, settings.name, overviews) for settings in services.settings.stores.policies]
+    rows = [await _row(services, viewer, settings.name) for settings in services.settings.stores.policies]
     return page(request, viewer, "policies.html", rows=rows, now_ms=services.clock.now_ms())
 
 
@@ -80,7 +78,7 @@ async def policy(
         "policy.html",
         policy=row,
         settings=services.settings.stores.policy(name),
-        lease=await _lease(services, name),
+        lease_ms=await services.batches.lease_until(name),
         now_ms=services.clock.now_ms(),
         versions=[(view, _interval(view, reach)) for view in views],
         num_versions=len(versions),
@@ -170,29 +168,24 @@ async def _known(services: Services, viewer: Viewer, name: str, versions: Sequen
     )
 
 
-async def _row(services: Services, viewer: Viewer, name: str, overviews: dict[str, PolicyOverview]) -> dict[str, Any]:
+async def _row(services: Services, viewer: Viewer, name: str) -> dict[str, Any]:
     row, versions = await _policy(services, name)
     newest = [version for version in reversed(versions)][:SPARK]
     known = await _known(services, viewer, name, newest, None)
     views = [*version_views(row, newest, known), base_view(row, known)]
     means = [view.reward.mean if view.reward else None for view in reversed(views)]
     active = next((view for view in views if view.is_active), None)
-    told = overviews.get(name)
+    last, _ = await services.batches.steps(name, 1, None)
     return {
         "policy": row,
         "settings": services.settings.stores.policy(name),
         "active": active,
         "base": views[-1],
         "num_versions": len(versions),
-        "last": told.last if told else None,
-        "lease_ms": told.lease_ms if told else None,
+        "last": last[0] if last else None,
+        "lease_ms": await services.batches.lease_until(name),
         "spark": sparkline(means, f"Mean reward of the newest {len(means)} versions of {name}"),
     }
-
-
-async def _lease(services: Services, name: str) -> int | None:
-    found = [told.lease_ms for told in (await services.ledger.overview()).policies if told.policy == name]
-    return found[0] if found else None
 
 
 def _interval(view: VersionView, reach: tuple[float, float]) -> str:
