@@ -21,6 +21,7 @@ from tracker.codec import encode_calls
 from tracker.errors import Gone, HoneError, NotFound, Unavailable
 from tracker.exclusion import exclusions
 from tracker.measures import measure
+from tracker.outcomes import spent_on
 from tracker.receipts import seal
 from tracker.samples import counts, kinds_of
 from tracker.store import EpisodeStore, EpisodeView, Ledger
@@ -123,6 +124,7 @@ def packed(view: EpisodeView, run: RunSettings, now_ms: int) -> Packed:
         key_ids=key_ids_of(view.calls),
         measures=dict(measure(view.calls)),
         kinds=kinds_of(view.calls),
+        spent=spent_on(view.calls),
     )
     digest, receipts = seal(view.calls)
     return Packed(

@@ -23,7 +23,7 @@ from tracker.members import PLACELESS, RunCache, collected, rewards_of
 from tracker.removal import words
 from tracker.rounds import free_place, lock_group
 from tracker.sql import insert_new
-from tracker.types import ID_PATTERN, EpisodeHead, EpisodeRow, EpisodeState, EpisodeStatus, Event, GroupState
+from tracker.types import ID_PATTERN, EpisodeHead, EpisodeRow, EpisodeState, EpisodeStatus, Event, GroupState, Spent
 
 CURSOR: Final = rf"([0-9]{{1,15}}):({ID_PATTERN})"
 COUNTERS: Final = (
@@ -145,10 +145,23 @@ def episode_rows(connection: Connection, rows: Sequence[Row[Any]]) -> list[Episo
             archived_ms=row.archived_ms,
             events=events.get(row.episode_id, ()),
             removed=words(row.kept),
+            spent=spent_of(row),
             **{name: getattr(row, name) for name in COUNTERS},
         )
         for row in rows
     ]
+
+
+def spent_of(row: Row[Any]) -> Spent | None:
+    """What an episode's calls took, where it was noted."""
+    if row.engine_ms is None:
+        return None
+    return Spent(
+        engine_ms=row.engine_ms,
+        prompt_tokens=row.prompt_tokens,
+        sampled_tokens=row.sampled_tokens,
+        upstream_cost=row.upstream_cost,
+    )
 
 
 def _versions(connection: Connection, episode_ids: Sequence[str]) -> dict[str, dict[str, int]]:

@@ -34,7 +34,16 @@ from tracker.registry import freeze_run, lock_run
 from tracker.rounds import DONE, settle_shares, take_place, task_digest
 from tracker.sql import Database, insert_new
 from tracker.trial_rows import draws, note_arms
-from tracker.types import MAX_TASK_CHARS, EpisodeHead, EpisodeRow, EpisodeState, EpisodeStatus, Event, GroupState
+from tracker.types import (
+    MAX_TASK_CHARS,
+    EpisodeHead,
+    EpisodeRow,
+    EpisodeState,
+    EpisodeStatus,
+    Event,
+    GroupState,
+    Spent,
+)
 from tracker.vault import Vault
 
 
@@ -194,7 +203,8 @@ def _archive(connection: Connection, row: EpisodeRow, timeline: dict[str, Any], 
     counters = {name: getattr(row, name) for name in COUNTERS}
     ended = {"status": stored.status or row.status, "ended_ms": stored.ended_ms or row.ended_ms}
     archived = {"state": EpisodeState.ARCHIVED, "archived_ms": row.archived_ms, "has_kinds": True}
-    set_episode(connection, episode_id, **counters, **ended, **archived)
+    spent = {} if row.spent is None else msgspec.structs.asdict(row.spent)
+    set_episode(connection, episode_id, **counters, **spent, **ended, **archived)
     return True
 
 
@@ -246,4 +256,5 @@ def _emptied(now_ms: int) -> dict[str, Any]:
     seat = {"group_id": None, "place": None, "key_id": None}
     end = {"state": EpisodeState.ARCHIVED, "status": None, "deleted_ms": now_ms}
     found_by = {"score": None, "is_scored": True}
-    return content | seat | end | found_by | dict.fromkeys(COUNTERS, 0)
+    spent = dict.fromkeys(Spent.__struct_fields__)
+    return content | seat | end | found_by | spent | dict.fromkeys(COUNTERS, 0)

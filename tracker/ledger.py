@@ -21,6 +21,7 @@ from tracker.in_flight import InFlightGroups
 from tracker.keys import Keys
 from tracker.lineage import Lineage
 from tracker.offers import Offers
+from tracker.outcome_reading import OutcomeReading
 from tracker.overview_reading import Overviews
 from tracker.registry import Registry
 from tracker.releases import Releases
@@ -55,6 +56,8 @@ class SqlLedger(
     Retaining,
     Overviews,
     Transfers,
+    Overviews,
+    OutcomeReading,
     TrainingReading,
     Schema,
 ):

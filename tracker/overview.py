@@ -46,6 +46,17 @@ class PolicyOverview(Record, frozen=True):
     """Until when a trainer holds it; `None` where none ever did."""
 
 
+class RunCounts(Record, frozen=True):
+    """How much there is of a run."""
+
+    episodes: dict[str, int]
+    """state -> episodes."""
+    groups: dict[str, int]
+    """state -> groups."""
+    newest_ms: int | None = None
+    """When its newest episode was opened."""
+
+
 class Overview(Record, frozen=True):
     """All of it, as of one moment."""
 

@@ -13,7 +13,8 @@ from typing import Protocol
 
 from tracker.claims import Claims, Note
 from tracker.lines import CarriedBatch, EpisodeLineage
-from tracker.overview import Overview, SchemaState, StepTold, VersionReward
+from tracker.outcomes import Progress
+from tracker.overview import Overview, RunCounts, SchemaState, StepTold, VersionReward
 from tracker.quotas import Quotas
 from tracker.release_store import ReleaseLedger
 from tracker.types import (
@@ -173,6 +174,22 @@ class Ledger(ReleaseLedger, Protocol):
 
     async def overview(self) -> Overview:
         """All of it in numbers, as of one moment."""
+        ...
+
+    async def progress(self, tenant: str, run: str, threshold: float) -> Progress:
+        """What the newest archived episodes of a run came to; raises `NotFound`."""
+        ...
+
+    async def newest_run(self, tenant: str) -> str | None:
+        """The run of the tenant's newest episode that was archived."""
+        ...
+
+    async def run_counts(self, tenant: str) -> dict[str, RunCounts]:
+        """run -> its episodes and groups by state; runs without any are left out."""
+        ...
+
+    async def usage_by_day(self, tenant: str, first_day: int) -> dict[int, KeyUsage]:
+        """day -> what calls with the tenant's keys took on it, from this day on."""
         ...
 
     async def schema_state(self) -> tuple[SchemaState, str]:

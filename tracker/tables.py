@@ -196,6 +196,10 @@ episodes: Final = Table(
     Column("score", Double),
     Column("is_scored", Boolean, nullable=False, server_default=true()),
     Column("has_kinds", Boolean, nullable=False, server_default=false()),
+    Column("engine_ms", BigInteger),
+    Column("prompt_tokens", BigInteger),
+    Column("sampled_tokens", BigInteger),
+    Column("upstream_cost", Double),
     Column("arms", LargeBinary),
     UniqueConstraint("group_id", "place"),
     Index(None, "tenant", "created_ms", "episode_id"),
@@ -220,8 +224,8 @@ episodes: Final = Table(
 """`place` is the seat in the group, null once it is lost. `key_id` is the key that opened it, null before revision
 0004; `kept` is what of it is still there, in the bits of `retention.py`. `score` is the effective reward that lists
 are filtered by, `is_scored` whether it is that of all reward events: the database itself says no at each new one
-(revision 0006). `has_kinds`: its kinds of calls are. A deleted episode stays as a row that says only
-that."""
+(revision 0006). `has_kinds`: its kinds of calls are. From `engine_ms` on: what its calls took, null before revision
+0008. A deleted episode stays as a row that says only that."""
 
 episode_keys: Final = Table(
     "episode_keys",

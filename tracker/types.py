@@ -521,6 +521,17 @@ class CallKind(Record, frozen=True):
     num_calls: int
 
 
+class Spent(Record, frozen=True):
+    """What the calls of an episode took."""
+
+    engine_ms: int = 0
+    """From intent to record, summed over calls to policies: what engines were busy with, as seen from here."""
+    prompt_tokens: int = 0
+    sampled_tokens: int = 0
+    upstream_cost: float | None = None
+    """Of calls to models that are no policy and have a price."""
+
+
 class EpisodeRow(Record, frozen=True):
     """An episode as SQL tells it, for reading endpoints; counters are filled when it is archived."""
 
@@ -547,6 +558,8 @@ class EpisodeRow(Record, frozen=True):
     """The keys that its calls were made with; only told when it is archived."""
     measures: dict[str, tuple[int, object]] = {}
     """policy -> (its version, what its answers were like); only told when it is archived."""
+    spent: Spent | None = None
+    """`None` before it is archived, and where nobody noted it then."""
     kinds: tuple[CallKind, ...] = ()
     """What calls it has; only told when it is archived."""
 
