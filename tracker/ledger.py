@@ -30,8 +30,8 @@ from tracker.rewards import Rewards
 from tracker.schema import Schema
 from tracker.sql import open_engine, upgrade
 from tracker.training_reading import TrainingReading
-from tracker.vault import TenantKeys, Vault
 from tracker.transfers import Transfers
+from tracker.vault import TenantKeys, Vault
 from tracker.versions import Versions
 
 
@@ -54,7 +54,6 @@ class SqlLedger(
     Erasure,
     TenantKeys,
     Retaining,
-    Overviews,
     Transfers,
     Overviews,
     OutcomeReading,
