@@ -28,7 +28,20 @@ from gateway.answers import error_answer, form_of
 from gateway.dashboard.app import Dashboard, belongs_here
 from gateway.door import Door, normalise
 from gateway.metrics import METHODS, NONE, OTHER
-from gateway.routes import audit, data, engines, episodes, groups, health, keys, parity, policies, rewards, runs
+from gateway.routes import (
+    audit,
+    data,
+    engines,
+    episodes,
+    groups,
+    health,
+    keys,
+    parity,
+    policies,
+    releases,
+    rewards,
+    runs,
+)
 from gateway.settings import GatewaySettings, load
 from gateway.startup import open_services
 from tracker.clock import Clock
@@ -138,7 +151,7 @@ def create_app(settings: GatewaySettings, clock: Clock | None = None) -> ASGIApp
         redoc_url=None,
         responses=ERRORS,
     )
-    for module in (runs, episodes, data, rewards, groups, policies, parity, engines, health, keys, audit):
+    for module in (runs, episodes, data, rewards, groups, policies, releases, parity, engines, health, keys, audit):
         api.include_router(module.router)
     api.add_exception_handler(HoneError, _on_error)
     api.add_exception_handler(HTTPException, _on_http_error)

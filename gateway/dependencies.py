@@ -11,6 +11,7 @@ from gateway.hotswap import HotSwap
 from gateway.lookups import RunCache, VersionBook
 from gateway.meters import Meters
 from gateway.metrics import Metrics
+from gateway.releasing import Releasing
 from gateway.settings import GatewaySettings
 from gateway.tracing import Tracing
 from tracker.clock import Clock
@@ -31,6 +32,7 @@ class Services:
     runs: RunCache
     versions: VersionBook
     swap: HotSwap
+    releasing: Releasing
     clock: Clock
     worker_id: str
     """Names this process in intents and heartbeats; never used again."""

@@ -1,5 +1,8 @@
 """Versions in and out of the engines while agents call: publish, roll back, retire, keep engines up to date.
 
+Where a policy's settings say so a new version is put on trial instead of being given to all (`docs/releases.md`); one
+that has to wait for its turn is not loaded before.
+
 A version is routed to only after every fit engine lists it under a name never used before and has passed the probe; a
 swap that fails anywhere leaves routing as it was. SQL is the truth about the active version; the routing in the episode
 store follows it. Which version a call gets is decided by the store when the call begins.
@@ -9,6 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,12 +29,16 @@ from tracker.clock import Clock
 from tracker.errors import Conflict, HoneError, NotFound, Unavailable, UpstreamFailed
 from tracker.settings import PolicySettings, StoreSettings
 from tracker.store import EpisodeStore, Ledger, Routing
+from tracker.trials import ReleaseEvent, Shadow, TrialState
 from tracker.types import DEFAULT, Policy, Probe, Record, Version, VersionState
 
 LOG: Final = logging.getLogger("hone.hotswap")
 NO_SMALL_CHANGE: Final = 1e-3
 """A weight of a B matrix above which an adapter must be seen in an engine's answers, however they are rounded."""
 MAX_ADAPTER_BYTES: Final = 8 * 2**30
+DIRECT: Final = "direct"
+Arrive = Callable[[str, int, int], Awaitable[None]]
+"""Takes policy, version and epoch: from then on agents get the version."""
 REPEATABLE: Final = frozenset({VersionState.RESERVED, VersionState.LOADING, VersionState.FAILED})
 
 
@@ -82,24 +91,47 @@ class HotSwap:
             await self._tidy(policy)
             version = await self._admit(policy, publication, row.epoch)
             if version.state is not VersionState.ACTIVE:
-                version = await self._swap(version, publication.probe)
+                version = await self._enter(version, publication.probe)
             await self._route(policy)
             return version
 
-    async def rollback(self, policy: str, version: int) -> Policy:
+    async def rollback(self, policy: str, version: int, event: ReleaseEvent | None = None) -> Policy:
         """Go back to an earlier version: it is served first, then the epoch rises and everything later is withdrawn."""
         async with self._lock:
             await self._row(policy)
             await self._serve_again(policy, version)
-            row = await self._ledger.rollback(policy, version)
+            row = await self._ledger.rollback(policy, version, event)
             await self._route(policy)
             return row
+
+    async def promote(self, policy: str, version: int, event: ReleaseEvent) -> Policy | None:
+        """Give the version on trial to all; `None` if its trial has ended already. Engines serve it as it is."""
+        async with self._lock:
+            row = await self._ledger.promote(policy, version, event)
+            await self._route(policy)
+            return row
+
+    async def withdraw(self, policy: str, version: int, event: ReleaseEvent) -> Policy | None:
+        """Take the version on trial from those that have it; `None` if its trial has ended already."""
+        async with self._lock:
+            row = await self._ledger.withdraw_trial(policy, version, event)
+            await self._route(policy)
+            return row
+
+    async def serve_shadow(self, policy: str, shadow: Shadow | None, event: ReleaseEvent) -> None:
+        """Have a version that was published before get copies of calls, once every fit engine serves it."""
+        async with self._lock:
+            await self._row(policy)
+            if shadow is not None:
+                await self._serve_again(policy, shadow.version)
+            await self._ledger.set_shadow(policy, shadow, event)
 
     async def keep_up(self) -> None:
         """One round: routing as SQL has it, every engine seen to, versions that nobody needs retired."""
         async with self._lock:
             live: list[Serving] = []
             for settings in self._stores.policies:
+                await self._next_trial(settings)
                 await self._route(settings.name)
                 live += await self._live(settings.name)
             await self._engines.look(live)
@@ -145,15 +177,58 @@ class HotSwap:
         await self._ledger.put_version(version)
         return version
 
-    async def _swap(self, version: Version, probe: Probe | None) -> Version:
-        """Load, probe, activate; undone if any of it fails. Activation in SQL is the point of no return."""
+    async def _enter(self, version: Version, probe: Probe | None) -> Version:
+        """Bring a new version to its agents: all of them, or those of its trial."""
+        release = self._settings_of(version.policy).release
+        if release.mode == DIRECT:
+            return await self._swap(version, probe, self._ledger.activate)
+        event = self._event(version)
+        if await self._on_trial(version.policy):
+            await self._ledger.queue_trial(version.policy, version.version, version.epoch, release.share / 100, event)
+            return version
+        return await self._swap(version, probe, partial(self._try, release.share / 100))
+
+    async def _try(self, share: float, policy: str, version: int, epoch: int) -> None:
+        event = ReleaseEvent(policy=policy, version=version, at_ms=self._clock.now_ms(), kind="started")
+        await self._ledger.start_trial(policy, version, epoch, share, event)
+
+    def _event(self, version: Version) -> ReleaseEvent:
+        now_ms = self._clock.now_ms()
+        return ReleaseEvent(policy=version.policy, version=version.version, at_ms=now_ms, kind="waiting")
+
+    async def _on_trial(self, policy: str) -> list[int]:
+        return [trial.version for trial in await self._ledger.open_trials() if trial.policy == policy]
+
+    async def _next_trial(self, settings: PolicySettings) -> None:
+        """Put the newest version that waits on trial, if it is its turn and an engine is fit."""
+        policy, release = settings.name, settings.release
+        if release.mode == DIRECT or not self._engines.ready() or await self._on_trial(policy):
+            return
+        for trial in await self._ledger.list_trials(policy):
+            if trial.state is not TrialState.WAITING:
+                continue
+            version = await self._ledger.get_version(policy, trial.version)
+            if version.state is VersionState.LOADING:
+                await self._tidy(policy)
+                await self._take_turn(version, release.share / 100)
+                return
+
+    async def _take_turn(self, version: Version, share: float) -> None:
+        probe = msgspec.json.decode(version.probe, type=Probe | None)
+        try:
+            await self._swap(version, probe, partial(self._try, share))
+        except Conflict as error:  # it is marked as failed, and the next one has its turn
+            LOG.warning("%s", error.message)
+
+    async def _swap(self, version: Version, probe: Probe | None, arrive: Arrive) -> Version:
+        """Load, probe, arrive; undone if any of it fails. What `arrive` writes in SQL is the point of no return."""
         serving = self._book.serving_of(version)
         try:
             urls = await self._load_everywhere(serving)
             details = [await self._recognise(url, serving, probe) for url in urls]
             known = msgspec.structs.replace(version, detail="; ".join(dict.fromkeys(details)))
             await self._ledger.put_version(known)
-            await self._ledger.activate(version.policy, version.version, version.epoch)
+            await arrive(version.policy, version.version, version.epoch)
         except HoneError as error:
             LOG.warning("version %s was not published: %s", serving.name, error.message)
             await self._unload_everywhere(serving.name)
@@ -162,8 +237,8 @@ class HotSwap:
             raise Conflict(
                 f"Version {version.version} of {version.policy} was not published: {error.message}", code="swap_failed"
             ) from error
-        LOG.info("version %s is active (%s)", serving.name, known.detail)
-        return msgspec.structs.replace(known, state=VersionState.ACTIVE)
+        LOG.info("version %s is served (%s)", serving.name, known.detail)
+        return await self._ledger.get_version(version.policy, version.version)
 
     async def _serve_again(self, policy: str, version: int) -> None:
         """Bring back a version that was published before and not withdrawn since; version 0 is always there."""
@@ -221,14 +296,16 @@ class HotSwap:
             await self._store.set_routing(policy, wanted)
 
     async def _live(self, policy: str) -> list[Serving]:
-        """What every engine must serve: the active version and those that episodes are pinned to, newest first. One
-        slot of an engine stays free for the next version."""
+        """What every engine must serve: the active version, one on trial, a shadow, and those that episodes are pinned
+        to, newest first. One slot of an engine stays free for the next version."""
         routing = await self._store.get_routing(policy)
         pinned = sorted(await self._store.pins(policy), reverse=True)
         known = {v.version for v in await self._ledger.list_versions(policy) if v.state in SETTLED}
-        wanted = [routing.active, *(version for version in pinned if version != routing.active)]
-        slots = await self._staleness() + 1
-        return [await self._book.serving(policy, v) for v in wanted if v in known][:slots]
+        shadows = [shadow.version for shadow in await self._ledger.list_shadows() if shadow.policy == policy]
+        needed = [routing.active, *await self._on_trial(policy), *shadows]
+        wanted = [version for version in dict.fromkeys([*needed, *pinned]) if version in known]
+        slots = max(await self._staleness() + 1, len(set(needed) & known))
+        return [await self._book.serving(policy, version) for version in wanted][:slots]
 
     async def _tidy(self, policy: str) -> None:
         """Unload and retire published versions that are not live and that no call is using."""

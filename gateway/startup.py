@@ -26,6 +26,7 @@ from gateway.logs import name_worker
 from gateway.lookups import RunCache, VersionBook
 from gateway.meters import FLUSH_S, Meters
 from gateway.metrics import Metrics
+from gateway.releasing import DECIDE_S, Releasing
 from gateway.settings import EXPOSED, GatewaySettings
 from gateway.tracing import open_tracing
 from tracker.archive import audit, sweep
@@ -96,6 +97,7 @@ async def open_services(settings: GatewaySettings, clock: Clock | None = None) -
             runs=RunCache(ledger),
             versions=VersionBook(ledger, settings.stores.adapters_dir),
             swap=swap,
+            releasing=Releasing(settings.stores, ledger, swap, clock),
             duties=await stack.enter_async_context(duties()),
             clock=clock,
             worker_id=worker_id,
@@ -169,6 +171,7 @@ async def _start_duties(services: Services) -> None:
     services.duties.start("retention", services.ledger.apply_retention, RETENTION_S)
     services.duties.start("scores", services.ledger.score_episodes, FINDING_S)
     services.duties.start("kinds", partial(services.ledger.note_kinds, NOTED_AT_ONCE), FINDING_S)
+    services.duties.start("releases", services.releasing.decide, min(DECIDE_S, settings.poll_interval_s))
     services.duties.start("engines", services.swap.keep_up, settings.poll_interval_s)
     if settings.workers > 1:
         services.duties.start("parent", partial(_end_after, os.getppid()), PARENT_CHECK_S)

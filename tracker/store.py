@@ -17,6 +17,7 @@ from tracker.outcomes import Progress
 from tracker.overview import Overview, RunCounts, SchemaState, StepTold, VersionReward
 from tracker.quotas import Quotas
 from tracker.release_store import ReleaseLedger
+from tracker.trials import ReleaseEvent
 from tracker.types import (
     Act,
     Batch,
@@ -390,9 +391,10 @@ class Ledger(ReleaseLedger, Protocol):
         """The version is active, and new pins get it. `Conflict` unless `epoch` is the policy's."""
         ...
 
-    async def rollback(self, policy: str, version: int) -> Policy:
-        """Raise the epoch, activate `version`, mark later versions withdrawn; batches of the old epoch not yet trained
-        are dropped and their groups skipped as expired."""
+    async def rollback(self, policy: str, version: int, event: ReleaseEvent | None = None) -> Policy:
+        """Raise the epoch, activate `version`, mark later versions withdrawn, on trial or not; batches of the old epoch
+        not yet trained are dropped and their groups skipped as expired, groups that withdrawn versions played in are
+        skipped as withdrawn. `event` is noted in the same transaction."""
         ...
 
 

@@ -171,7 +171,8 @@ def _opened(services: Services, head: EpisodeHead, active: dict[str, int]) -> di
     """What an agent needs to call."""
     root = services.settings.base_url
     key = services.keys.session_key(head.tenant, head.episode_id)
-    asked = {head.policy: head.version} if head.policy is not None and head.version is not None else {}
+    asked = {arm.policy: arm.version for arm in head.arms if arm.is_canary and arm.version > active.get(arm.policy, 0)}
+    asked |= {head.policy: head.version} if head.policy is not None and head.version is not None else {}
     return {
         "episode_id": head.episode_id,
         "api_key": key,

@@ -21,6 +21,7 @@ from gateway.routes.access import PageOf, Publisher, Reader, ServicesOf
 from gateway.routes.bodies import Body, Text, body_of, documented
 from gateway.routes.views import policy_view
 from tracker.errors import Conflict, HoneError, NotFound
+from tracker.trials import TrialState
 from tracker.types import Policy, Probe, ProbePoint, VersionState
 
 router = APIRouter(prefix="/v1/policies", tags=["policies"])
@@ -114,7 +115,9 @@ async def publish_version(
     ):
         version = await services.swap.publish(name, publication)
         detail["version"] = version.version
-    answer = {"policy": name, "version": version.version, "state": version.state, "detail": version.detail}
+    trial = await services.ledger.find_trial(name, version.version)
+    state = version.state if trial is None or trial.state is TrialState.PROMOTED else trial.state
+    answer = {"policy": name, "version": version.version, "state": state, "detail": version.detail}
     return JsonResponse(answer, status_code=201)
 
 
@@ -146,7 +149,7 @@ async def go_back(services: Services, caller: Caller, name: str, version: int) -
         audited(services, caller, "version.roll_back", name, {"version": version}),
         _measured(services, name, "rolled_back"),
     ):
-        return await services.swap.rollback(name, version)
+        return await services.swap.rollback(name, version, services.releasing.rolled_back(name, version, caller.key_id))
 
 
 @asynccontextmanager

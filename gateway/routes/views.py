@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from tracker.removal import EVENT, removed_line
 from tracker.samples import Counts, counts, samples_of
 from tracker.shares import shares_told
 from tracker.timeline import Timeline, fold
-from tracker.types import Batch, Call, EpisodeRow, Group, Policy, Prompting, Version
+from tracker.types import Arm, Batch, Call, EpisodeRow, Group, Policy, Prompting, Version
 from tracker.vault import SHREDDED
 
 TOKENS = "tokens"
@@ -114,6 +115,7 @@ def group_view(group: Group) -> dict[str, Any]:
         "size": group.size,
         "state": group.state.value,
         "reason": group.reason.value if group.reason is not None else None,
+        "arms": arms_view(group.arms),
         "created_ms": group.created_ms,
         "members": plain(group.members),
     }
@@ -171,9 +173,15 @@ def _head_view(row: EpisodeRow) -> dict[str, Any]:
         "task": head.task,
         "group_id": head.group_id,
         "policy": head.policy,
+        "arms": arms_view(head.arms),
         "created_ms": head.created_ms,
         "ended_ms": row.ended_ms,
     }
+
+
+def arms_view(arms: Iterable[Arm]) -> dict[str, Any]:
+    """policy -> the version that was on trial, and whether it was the one that is got."""
+    return {arm.policy: {"version": arm.version, "arm": "canary" if arm.is_canary else "stable"} for arm in arms}
 
 
 def _upstreams_view(story: Story) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from gateway.engines import EnginePool
 from gateway.hotswap import HotSwap
 from gateway.lookups import RunCache, VersionBook
 from gateway.meters import Meters
+from gateway.releasing import Releasing
 from gateway.settings import load
 from gateway.tracing import Tracing
 from tests.fakes.scripted_engine import ScriptedEngine
@@ -130,7 +131,8 @@ async def running_door(
             engines=engines,
             runs=RunCache(ledger),
             versions=VersionBook(ledger, tmp_path / "adapters"),
-            swap=HotSwap(settings.stores, store, ledger, engines, clock),
+            swap=(swap := HotSwap(settings.stores, store, ledger, engines, clock)),
+            releasing=Releasing(settings.stores, ledger, swap, clock),
             duties=running,
             clock=clock,
             worker_id="w1",
