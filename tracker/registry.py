@@ -35,7 +35,8 @@ class Registry(Database):
         return await self.read(_find_secret, name) or await self.write(_secret, name)
 
     async def put_run(self, tenant: str, run: RunSettings, act: Act | None = None) -> RunSettings:
-        """Create or change; `Conflict` naming the field if it froze and differs."""
+        """Create or change; `Conflict` naming the field if it froze and differs. Once frozen, a reward name that is
+        left out keeps its weight: it may have got it later."""
         return await self.write(_put_run, tenant, run, self._clock.now_ms(), act)
 
     async def weigh_reward(
@@ -147,7 +148,9 @@ def _put_run(connection: Connection, tenant: str, run: RunSettings, now_ms: int,
     where = (runs.c.tenant == tenant, runs.c.run == run.run)
     row = connection.execute(select(runs.c.settings, runs.c.frozen).where(*where).with_for_update()).one()
     if row.frozen:
-        _refuse_change(_decode_run(row.settings), run)
+        stored = _decode_run(row.settings)
+        run = msgspec.structs.replace(run, reward_weights={**stored.reward_weights, **run.reward_weights})
+        _refuse_change(stored, run)
     connection.execute(update(runs).where(*where).values(settings=msgspec.json.encode(run)))
     return run
 

@@ -7,17 +7,18 @@ file's metadata, and it hands them out as objects again. A lone surrogate, which
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from gateway.exporting.forms import Form, Kind, columns
 from gateway.message_fold import encode_json
 
+pa: Final[Any] = importlib.import_module("pyarrow")
+pq: Final[Any] = importlib.import_module("pyarrow.parquet")
+"""The library has no types, so nothing of it is looked into."""
 HUGGINGFACE: Final = b"huggingface"
 """The key under which `datasets` keeps what its features are."""
 TYPES: Final[Mapping[Kind, tuple[Any, Any]]] = {

@@ -130,7 +130,7 @@ def score_of(value: object, episode: Mapping[str, Any]) -> float | None:
         return None
     if isinstance(value, int | float) and math.isfinite(value):
         return float(value)
-    raise _no_score(episode, repr(value)[:200])
+    raise _no_score(episode, repr(cast("object", value))[:200])
 
 
 def _no_score(episode: Mapping[str, Any], told: str) -> BadRequest:

@@ -9,7 +9,7 @@ from tracker.batch_reading import StoredTimeline
 from tracker.codec import encode_calls
 from tracker.ledger import SqlLedger
 from tracker.receipts import seal
-from tracker.samples import counts
+from tracker.samples import counts, kinds_of
 from tracker.transfers import GroupPlace, WholeEpisode
 from tracker.types import (
     Call,
@@ -41,6 +41,7 @@ def episode(number: int, turns: int = 3, words: int = 60, **fields: object) -> W
         state=EpisodeState.ARCHIVED,
         status=EpisodeStatus.OK,
         versions={"solver": 1},
+        kinds=kinds_of(calls),
         num_calls=numbers.num_calls,
         num_samples=numbers.num_samples,
         ended_ms=2_000 + number,

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from tests.tracker.filling import created
+from tests.tracker.filling import created, rewarded
 from tracker.errors import Conflict, NotFound
 from tracker.ledger import SqlLedger
-from tracker.types import Credit, RunSettings
+from tracker.types import Credit, EpisodeFilter, RunSettings
 
 
 async def test_gateways_that_ask_together_for_a_secret_get_the_same(ledger: SqlLedger) -> None:
@@ -51,3 +51,25 @@ async def test_the_runs_of_one_tenant_are_not_another_s(ledger: SqlLedger) -> No
     assert [run.run for run in await ledger.list_runs("a")] == ["default", "r"]
     with pytest.raises(NotFound):
         await ledger.get_run("b", "r")
+
+
+async def test_a_name_gets_a_weight_in_a_frozen_run_as_long_as_it_counts_nothing(ledger: SqlLedger) -> None:
+    run = RunSettings(run="r", reward_weights={"style": 0.5})
+    await ledger.put_run("default", run)
+    await created(ledger, "e", run="r")
+    await rewarded(ledger, "e", 2.0, final=False)
+    await rewarded(ledger, "e", 4.0, name="style", final=False)
+    assert (await ledger.weigh_reward("default", "r", "new", 0.0)).reward_weights == {"style": 0.5, "new": 0.0}
+    await rewarded(ledger, "e", 7.0, name="new", final=False)
+    assert (await ledger.get_episode("default", "e")).reward == 4.0
+    assert await ledger.score_episodes() == 1
+    await ledger.weigh_reward("default", "r", "new", 10.0)
+    assert (await ledger.get_episode("default", "e")).reward == 74.0
+    (found,) = (await ledger.find_episodes("default", EpisodeFilter(min_reward=70.0), 5)).rows
+    assert found.head.episode_id == "e"
+    for name, weight in (("new", 0.0), ("style", 1.0), ("reward", 2.0)):
+        with pytest.raises(Conflict, match="count already"):
+            await ledger.weigh_reward("default", "r", name, weight)
+    assert (await ledger.put_run("default", run)).reward_weights == {"style": 0.5, "new": 10.0}  # as hone.toml has it
+    with pytest.raises(Conflict, match="reward_weights"):
+        await ledger.put_run("default", RunSettings(run="r", reward_weights={"style": 0.5, "new": 1.0}))
