@@ -2,11 +2,13 @@
 
 `audited` goes around an act that one transaction cannot hold, and writes it down right after it, also where it failed.
 An act that the ledger does alone is written in the same transaction instead: it is given to the ledger's method, and
-`attempted` around it writes only what was refused. Nothing secret is ever a part of an act.
+`attempted` around it writes only what was refused. A key that may not do such an act at all is refused before it is
+known what was wanted: `refused` writes that down. Nothing secret is ever a part of an act.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -17,10 +19,11 @@ import msgspec
 from gateway.auth import Caller
 from gateway.dependencies import Services
 from tracker.clock import SystemClock
-from tracker.errors import HoneError
+from tracker.errors import HoneError, Unavailable
 from tracker.store import Ledger
 from tracker.types import Act
 
+LOG: Final = logging.getLogger("hone.audit")
 CLI: Final = "cli"
 """Stands for a key where the command line of a data folder did it: whoever may write there needs none."""
 FAILED: Final = "failed"
@@ -54,6 +57,18 @@ async def attempted(ledger: Ledger, act: Act) -> AsyncGenerator[None]:
     except HoneError as error:
         await ledger.add_act(msgspec.structs.replace(act, outcome=error.code))
         raise
+
+
+async def refused(services: Services, caller: Caller, act: str, target: str, error: HoneError) -> None:
+    """Write down an act that the caller may not do, if there were not too many of his tenant's already; he is told so
+    also where it cannot be written."""
+    if not services.refused_acts.is_told(caller.tenant, services.clock.now_ms()):
+        return
+    tried = msgspec.structs.replace(act_of(services, caller, act, target), outcome=error.code)
+    try:
+        await services.ledger.add_act(tried)
+    except Unavailable as away:
+        LOG.warning("%s of %s by %s was refused, and is not in the audit log: %s", act, target, caller.key_id, away)
 
 
 @asynccontextmanager

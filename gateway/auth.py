@@ -4,9 +4,9 @@ An API key is random, shown once and stored as its SHA-256 (why no slower hash: 
 derived from a secret that SQL holds, the tenant and the episode id, so that every gateway derives the same one; it is
 compared in constant time. It carries no scope: its bearer can call for its episode and end it, nothing else, and it is
 good no longer than the key that opened the episode. What SQL says of a key is believed for `CACHE_MS`, under its whole
-digest; that a key is not there is asked anew each time. So a revocation or a rotation holds everywhere within that
-time, at once where it was done. What a caller may do is asked at each route; which episode a call belongs to is left to
-`identity.py`.
+digest. So a revocation or a rotation holds everywhere within that time, at once where it was done. How often SQL is
+asked for keys that nobody has is bounded in `guesses.py`. What a caller may do is asked at each route; which episode a
+call belongs to is left to `identity.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from gateway.guesses import Guesses
 from tracker.clock import Clock
 from tracker.errors import Forbidden, NotFound, Unauthorized, Unavailable
 from tracker.quotas import Quota, day_of
@@ -71,14 +72,18 @@ class KeyRing:
         self._clock = clock
         self._by_digest = _Known(self._find, clock)
         self._by_id = _Known(self._get, clock)
+        self._guesses = Guesses(clock)
 
-    async def authenticate(self, authorization: str | None, x_api_key: str | None) -> Caller:
-        """The caller behind these two headers; raises `Unauthorized`. If both are sent, they must agree."""
+    async def authenticate(
+        self, authorization: str | None, x_api_key: str | None, address: str | None = None
+    ) -> Caller:
+        """The caller behind these two headers; raises `Unauthorized`, or `TooManyRequests` where this address has tried
+        too many keys. If both headers are sent, they must agree."""
         key = _presented(authorization, x_api_key)
         session = SESSION_KEY.fullmatch(key)
         if session is not None:
             return self._session_caller(session)
-        found = await self._by_digest.get(digest(key))
+        found = await self._found(digest(key), address)
         if found is None:
             raise Unauthorized(f"This API key is not valid. {HOW}")
         self._refuse_ended(found.key)
@@ -101,6 +106,17 @@ class KeyRing:
     def session_key(self, tenant: str, episode_id: str) -> str:
         """The key of one episode (`ep-` and 32 hex digits), the same each time."""
         return f"hone-{episode_id}-{self._mac(tenant, episode_id)}-{tenant}"
+
+    async def _found(self, key_digest: str, address: str | None) -> _Found | None:
+        """What SQL says of a key; it is not asked for more unknown ones than `guesses.py` lets through."""
+        if self._guesses.is_known(key_digest):
+            return await self._by_digest.get(key_digest)
+        if self._guesses.is_unknown(key_digest):
+            return None
+        with self._guesses.looking(key_digest, address) as guess:
+            found = await self._by_digest.get(key_digest)
+            guess.is_known = found is not None
+        return found
 
     def _refuse_ended(self, key: Key) -> None:
         if key.revoked_ms is not None:

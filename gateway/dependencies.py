@@ -12,6 +12,7 @@ from gateway.lookups import RunCache, VersionBook
 from gateway.meters import Meters
 from gateway.metrics import Metrics
 from gateway.releasing import Releasing
+from gateway.refused_acts import RefusedActs
 from gateway.settings import GatewaySettings
 from gateway.tracing import Tracing
 from tracker.clock import Clock
@@ -39,5 +40,6 @@ class Services:
     duties: Duties = field(default_factory=Duties)
     """What runs in the background; none where the services are used apart from the app."""
     metrics: Metrics = field(default_factory=Metrics)
+    refused_acts: RefusedActs = field(default_factory=RefusedActs)
     tracing: Tracing | None = None
     """`None` unless somebody wants traces."""

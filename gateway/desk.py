@@ -55,8 +55,8 @@ async def list_keys(stores: StoreSettings, tenant: str) -> list[tuple[Key, tuple
     return [(key, usage[key.key_id]) for key in keys]
 
 
-async def rotate_key(stores: StoreSettings, tenant: str, key_id: str, grace_s: float) -> tuple[str, Key]:
-    """Another secret for a key; the old one works until the grace is over."""
+async def rotate_key(stores: StoreSettings, tenant: str, key_id: str, grace_s: float) -> tuple[str, Key, int]:
+    """Another secret for a key, the key, and until when the old secret works."""
     if not 0 <= grace_s <= MAX_GRACE_S:
         raise BadRequest(f"The grace is from 0 to {MAX_GRACE_S} seconds.")
     secret, key_digest = mint()
@@ -64,7 +64,7 @@ async def rotate_key(stores: StoreSettings, tenant: str, key_id: str, grace_s: f
     act = act_of_desk(tenant, "key.rotate", key_id, {"grace_s": grace_s})
     async with open_ledger(stores) as ledger, attempted(ledger, act):
         key = await ledger.rotate_key(tenant, key_id, key_digest, until_ms, act)
-    return secret, key
+    return secret, key, until_ms
 
 
 async def limit_key(stores: StoreSettings, tenant: str, key_id: str, changes: Mapping[str, int | None]) -> Key:

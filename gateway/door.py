@@ -147,7 +147,8 @@ class Door:
             reply.route, reply.dialect = f"/v1/{path.route}", NONE if dialect is None else dialect.name
         reply.form = self._messages if path.route == COUNT else dialect or reply.form
         headers = RequestHeaders(scope["headers"])
-        caller = await self._services.keys.authenticate(headers.one("authorization"), headers.one("x-api-key"))
+        address, _ = scope.get("client") or (None, 0)
+        caller = await self._services.keys.authenticate(headers.one("authorization"), headers.one("x-api-key"), address)
         if caller.episode_id is None:
             caller.require(Scope.AGENT)
         if path.route == "models" or path.response is not None:

@@ -76,8 +76,8 @@ def rotate_key(
     as_json: AsJson = False,
 ) -> None:
     """Give a key another secret, which is shown once; its id, limits and usage stay."""
-    secret, key = asyncio.run(desk.rotate_key(_stores(), tenant, key_id, grace_s))
-    _show_secret(secret, key, as_json)
+    secret, key, until_ms = asyncio.run(desk.rotate_key(_stores(), tenant, key_id, grace_s))
+    _show_secret(secret, key, as_json, old_until_ms=until_ms)
 
 
 @keys.command("limit")
@@ -113,9 +113,9 @@ def _stores() -> StoreSettings:
     return load_stores(os.environ, Path.cwd())
 
 
-def _show_secret(secret: str, key: Key, as_json: bool) -> None:
+def _show_secret(secret: str, key: Key, as_json: bool, **more: int) -> None:
     if as_json:
-        _echo_json({"key": secret, **key_view(key)})
+        _echo_json({"key": secret, **more, **key_view(key)})
     else:
         typer.echo(secret)
 

@@ -13,7 +13,7 @@ from fastapi import Depends, Request
 
 from gateway.auth import Caller
 from gateway.dashboard.session import COOKIE, Session, Sessions
-from gateway.routes.access import services_of
+from gateway.routes.access import note_refused, services_of
 from tracker.errors import Forbidden, NotFound, Unauthorized
 from tracker.types import Key, Record, Scope
 
@@ -86,10 +86,12 @@ async def viewer_of(request: Request) -> Viewer:
     return viewer
 
 
-async def admin_of(viewer: Annotated[Viewer, Depends(viewer_of)]) -> Viewer:
-    """A dependency: the same, who must be an administrator."""
+async def admin_of(request: Request, viewer: Annotated[Viewer, Depends(viewer_of)]) -> Viewer:
+    """A dependency: the same, who must be an administrator. Who is none is in the audit log, if he wanted to act."""
     if not viewer.is_admin:
-        raise Forbidden("This needs a key with the scope admin. Sign in with one.")
+        refused = Forbidden("This needs a key with the scope admin. Sign in with one.")
+        await note_refused(request, viewer.caller, refused)
+        raise refused
     return viewer
 
 

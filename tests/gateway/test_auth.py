@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from gateway.auth import CACHE_MS, STALE_MS, Caller, KeyRing, mint
-from tracker.errors import Forbidden, Unauthorized, Unavailable
+from gateway.guesses import MAX_OF_ADDRESS, UNKNOWN_MS
+from tracker.errors import Forbidden, TooManyRequests, Unauthorized, Unavailable
 from tracker.ledger import SqlLedger
 from tracker.quotas import DAY_MS, Quota
 from tracker.sql import open_engine, upgrade
@@ -94,13 +95,47 @@ async def test_after_a_change_nothing_is_believed_of_before(ledger: SqlLedger) -
         await ring.authenticate(None, key)
 
 
-async def test_a_key_that_was_made_a_moment_ago_works_though_it_was_tried_before(ledger: SqlLedger) -> None:
-    ring = KeyRing(ledger, b"s" * 32, HandClock())
+async def test_a_key_that_was_tried_before_it_was_made_works_a_moment_later(ledger: SqlLedger) -> None:
+    clock = HandClock()
+    ring = KeyRing(ledger, b"s" * 32, clock)
     key, key_digest = mint()
     with pytest.raises(Unauthorized):
         await ring.authenticate(None, key)
     await ledger.add_key(Key(key_id="k1", digest=key_digest))
+    clock.ms += UNKNOWN_MS
     assert (await ring.authenticate(None, key)).key_id == "k1"
+
+
+async def test_keys_that_nobody_has_hardly_reach_the_database_and_lock_nobody_out(
+    ledger: SqlLedger, tmp_path: Path
+) -> None:
+    class Counting(SqlLedger):
+        num_asked = 0
+
+        async def find_key(self, digest: str) -> Key | None:
+            self.num_asked += 1
+            return await super().find_key(digest)
+
+    key, clock = await add_key(ledger), HandClock()
+    counting = Counting(open_engine(f"sqlite:///{tmp_path}/hone.db"), clock)
+    ring = KeyRing(counting, b"s" * 32, clock)
+    assert (await ring.authenticate(None, key, "192.0.2.1")).key_id == "k1"
+    for _ in range(50):  # the same wrong key: one look-up
+        with pytest.raises(Unauthorized):
+            await ring.authenticate(None, "wrong", "192.0.2.1")
+    assert counting.num_asked == 2
+    for number in range(50):  # others: as many as the bound
+        with pytest.raises((Unauthorized, TooManyRequests)):
+            await ring.authenticate(None, f"{key[:-2]}{number:02}", "192.0.2.1")
+    assert counting.num_asked == 1 + MAX_OF_ADDRESS
+    with pytest.raises(TooManyRequests, match="from this address"):
+        await ring.authenticate(None, "one more", "192.0.2.1")
+    ring.forget()
+    clock.ms += CACHE_MS  # the good one goes on from there, and is asked for as ever
+    assert (await ring.authenticate(None, key, "192.0.2.1")).key_id == "k1"
+    with pytest.raises(Unauthorized):
+        await ring.authenticate(None, "one more", "192.0.2.2")
+    await counting.close()
 
 
 async def test_a_key_is_known_by_all_of_it(ledger: SqlLedger) -> None:

@@ -81,6 +81,7 @@ def test_a_key_is_made_limited_rotated_and_revoked(url: str) -> None:
     assert (changed["max_concurrent"], changed["token_budget"], changed["requests_per_minute"]) == (None, 7, 6)
     rotated = told(url, "rotate", key_id, "--tenant", "acme", "--grace-s", "30")
     assert rotated["key"] != made["key"]
+    assert rotated["old_until_ms"] - made["created_ms"] >= 30_000
     found, _ = read(url, rotated["key"])
     assert found is not None
     assert found.key_id == key_id

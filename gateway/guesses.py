@@ -1,0 +1,128 @@
+"""Keys that nobody has: whoever sends many of them is slowed, and the database is hardly asked for them.
+
+A key is known by its whole digest, here too. One that was found before is looked up whatever else comes from its
+address, so that a stranger behind the same proxy does not lock it out; one that was not there is believed to be not
+there for a while, and costs nothing. Only the rest can load the database, and it is bounded: so many different ones an
+address in a minute, so many in a second altogether, so many look-ups at a time. Memory is bounded too; what is
+forgotten for it can only be looked up once more. Keys are random beyond guessing: what this spares is the database.
+Counted in this process. Pure.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final, TypeVar
+
+from gateway.addresses import address_of
+from tracker.clock import Clock
+from tracker.errors import TooManyRequests
+
+MAX_OF_ADDRESS: Final = 20
+"""Different unknown keys of one address in a minute."""
+MAX_A_SECOND: Final = 100
+"""Unknown keys of all addresses in a second."""
+MAX_AT_ONCE: Final = 64
+"""Look-ups of keys that were never seen, at a time."""
+WINDOW_MS: Final = 60_000
+UNKNOWN_MS: Final = 5_000
+"""How long it is believed that there is no such key."""
+MAX_KEPT: Final = 8_192
+"""Digests and addresses that are remembered, each."""
+CODE: Final = "too_many_unknown_keys"
+ALL: Final = ""
+T = TypeVar("T")
+
+
+class Guess:
+    """One look-up of a key that was never seen; told how it went."""
+
+    is_known: bool | None = None
+    """`None` where nobody knows: the database did not answer."""
+
+
+class Guesses:
+    """What was found and what was not, and who asked."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: dict[str, None] = {}
+        self._unknown: dict[str, int] = {}
+        """digest -> when it was not there."""
+        self._wrong: dict[str, tuple[int, int]] = {}
+        """address -> when its window began, and unknown keys since."""
+        self._num_looking = 0
+
+    def is_known(self, digest: str) -> bool:
+        """Whether a key of this digest was there at some time."""
+        return digest in self._known
+
+    def is_unknown(self, digest: str) -> bool:
+        """Whether there was none a moment ago; by a clock that was set back, nobody knows."""
+        seen_ms = self._unknown.get(digest)
+        return seen_ms is not None and 0 <= self._clock.now_ms() - seen_ms < UNKNOWN_MS
+
+    @contextmanager
+    def looking(self, digest: str, address: str | None) -> Generator[Guess]:
+        """Around the look-up of a key that was never seen; raises `TooManyRequests` where there were too many."""
+        network = None if address is None else network_of(address)
+        self._check(network)
+        guess = Guess()
+        self._num_looking += 1
+        try:
+            yield guess
+        finally:
+            self._num_looking -= 1
+        if guess.is_known:
+            _keep(self._known, digest, None)
+            self._unknown.pop(digest, None)
+        elif guess.is_known is False:
+            self._count(digest, network)
+
+    def _check(self, network: str | None) -> None:
+        if self._num_looking >= MAX_AT_ONCE:
+            raise _too_many("Too many keys that nobody has are tried", 1)
+        for name, most, window_ms in self._bounds(network):
+            began_ms, number = self._wrong.get(name, (0, 0))
+            left_ms = began_ms + window_ms - self._clock.now_ms()
+            if number >= most and 0 < left_ms <= window_ms:
+                whose = "in all" if name == ALL else "from this address"
+                raise _too_many(f"Too many keys that nobody has were tried {whose}", -(-left_ms // 1000))
+
+    def _count(self, digest: str, network: str | None) -> None:
+        now_ms = self._clock.now_ms()
+        _keep(self._unknown, digest, now_ms)
+        for name, _, window_ms in self._bounds(network):
+            began_ms, number = self._wrong.get(name, (now_ms, 0))
+            if not 0 <= now_ms - began_ms < window_ms:
+                began_ms, number = now_ms, 0
+            _keep(self._wrong, name, (began_ms, number + 1))
+
+    def _bounds(self, network: str | None) -> list[tuple[str, int, int]]:
+        of_all = (ALL, MAX_A_SECOND, 1_000)
+        return [of_all] if network is None else [of_all, (network, MAX_OF_ADDRESS, WINDOW_MS)]
+
+
+def network_of(address: str) -> str:
+    """Whose address it is: the address, and the /64 of an IPv6 one, which is what one customer has.
+
+    >>> network_of("192.0.2.1"), network_of("2001:db8::1"), network_of("2001:db8::2")
+    ('192.0.2.1', '2001:db8::', '2001:db8::')
+    """
+    known = address_of(address)
+    if isinstance(known, ipaddress.IPv6Address):
+        return str(ipaddress.IPv6Network((int(known) >> 64 << 64, 64)).network_address)
+    return str(known or address)
+
+
+def _keep(kept: dict[str, T], name: str, value: T) -> None:
+    """Remember, and forget what was told longest ago where there are too many."""
+    kept.pop(name, None)
+    kept[name] = value
+    if len(kept) > MAX_KEPT:
+        del kept[next(iter(kept))]
+
+
+def _too_many(told: str, wait_s: int) -> TooManyRequests:
+    return TooManyRequests(f"{told}: try again in {wait_s} s.", retry_after_s=wait_s, code=CODE)

@@ -1,0 +1,61 @@
+"""Administrative acts that a key may not do: which request would have been which act, and how many are written down.
+
+The audit log only grows, so whoever holds any key could fill it: of a tenant, so many refusals a minute are written,
+and the rest are counted with every other refusal (`/metrics`). What is read is no act. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tracker.types import Scope
+
+MAX_A_MINUTE: Final = 60
+"""Refusals of one tenant that are written down."""
+WINDOW_MS: Final = 60_000
+MAX_TENANTS: Final = 10_000
+READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+ACTING: Final = frozenset({Scope.ADMIN, Scope.TRAINER})
+ACTS: Final[Mapping[tuple[str, str], str]] = {
+    ("POST", "/v1/runs"): "run.change",
+    ("POST", "/v1/keys"): "key.create",
+    ("POST", "/v1/keys/{key_id}/rotate"): "key.rotate",
+    ("PATCH", "/v1/keys/{key_id}"): "key.limit",
+    ("DELETE", "/v1/keys/{key_id}"): "key.revoke",
+    ("DELETE", "/v1/keys/{key_id}/data"): "key.erase",
+    ("DELETE", "/v1/episodes/{episode_id}"): "episode.delete",
+    ("POST", "/v1/policies"): "policy.confirm",
+    ("POST", "/v1/policies/{name}/versions"): "version.publish",
+    ("POST", "/v1/policies/{name}/rollback"): "version.roll_back",
+}
+"""As the acts that are done are called; any other is called by its method and route."""
+
+
+class RefusedActs:
+    """How many refusals of each tenant were written down in this minute."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, tuple[int, int]] = {}
+        """tenant -> when its minute began, and how many since."""
+
+    def is_told(self, tenant: str, now_ms: int) -> bool:
+        """Count one more; whether it is written down."""
+        began_ms, number = self._told.pop(tenant, (now_ms, 0))
+        if not 0 <= now_ms - began_ms < WINDOW_MS:
+            began_ms, number = now_ms, 0
+        self._told[tenant] = (began_ms, number + 1)
+        if len(self._told) > MAX_TENANTS:
+            del self._told[next(iter(self._told))]
+        return number < MAX_A_MINUTE
+
+
+def act_named(method: str, route: str) -> str | None:
+    """The act that a request would have been; `None` for one that only reads.
+
+    >>> act_named("DELETE", "/v1/keys/{key_id}"), act_named("POST", "/dashboard/keys"), act_named("GET", "/v1/audit")
+    ('key.revoke', 'POST /dashboard/keys', None)
+    """
+    if method in READING:
+        return None
+    return ACTS.get((method, route), f"{method} {route}")
