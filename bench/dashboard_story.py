@@ -127,7 +127,7 @@ class Storyteller:
         conversation: list[Json] = [{"role": "system", "content": SYSTEM}]
         for turn in range(num_calls):
             order = f"HM-{self._chosen.randrange(10_000, 99_999)}"
-            pages = " ".join(self._chosen.choice(NOTES) for _ in range(max(1, num_ids // num_calls // 22 - 3)))
+            pages = " ".join(self._chosen.choice(NOTES) for _ in range(max(1, num_ids // num_calls // 19 - 3)))
             conversation = [*conversation, {"role": "user", "content": f"Ticket {turn + 1}, {order}. {pages}"}]
             said = self._chosen.choice(GOOD).format(order=order, state="shipped")
             answer = {"role": "assistant", "content": f"Ticket {turn + 1}: {said}"}

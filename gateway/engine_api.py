@@ -146,7 +146,11 @@ class EngineApi:
 
     async def piece(self, url: str, model: str, token_id: int) -> str:
         """The text of one id, for people."""
-        response = await self._send(url, "POST", "/detokenize", {"model": model, "tokens": [token_id]})
+        return await self.detokenize(url, model, [token_id])
+
+    async def detokenize(self, url: str, model: str, ids: Sequence[int]) -> str:
+        """The text of ids, for people."""
+        response = await self._send(url, "POST", "/detokenize", {"model": model, "tokens": list(ids)})
         _refuse_failure(url, response)
         try:
             return msgspec.json.decode(response.content, type=_Worded).prompt

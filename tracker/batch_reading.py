@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, Row, exists, func, select, upd
 from tracker import tables
 from tracker.batches import check_fence, read_batch
 from tracker.errors import CorruptRecord, Gone, NotFound
-from tracker.evidence import Archived, Fault
+from tracker.evidence import Archived, Fault, Sealed
 from tracker.manifests import NO_MANIFEST
 from tracker.members import RunCache
 from tracker.receipts import decode_receipts
@@ -75,6 +75,19 @@ class BatchReading(Database):
         """An archived episode, opened; `None` if there is none. Raises `CorruptRecord`."""
         stored = await self.read(_timeline, episode_id, self._vault)
         return None if stored is None else stored.opened()
+
+    async def sealed(self, episode_id: str) -> Sealed | None:
+        """The archive of an episode as it lies there; `None` if there is none."""
+        stored = await self.read(_timeline, episode_id, self._vault)
+        if stored is None:
+            return None
+        return Sealed(
+            episode_id=episode_id,
+            blob=stored.blob,
+            chain=stored.digest,
+            receipts=stored.receipts,
+            shredded=stored.shredded,
+        )
 
     async def archived_of_groups(self, group_ids: Sequence[str]) -> list[StoredTimeline]:
         """The archives of the episodes that have a place in these groups."""

@@ -82,6 +82,26 @@ class Archived(Record, frozen=True):
         return None if call is None or receipt is None else (call, receipt)
 
 
+class Sealed(Record, frozen=True):
+    """The archive of one episode as it lies in SQL, not opened yet."""
+
+    episode_id: str
+    blob: bytes
+    chain: str
+    receipts: bytes | None
+    """`None` where only the chain was stored."""
+    shredded: str = ""
+    """Why there is nothing to be read of it, for people."""
+
+    def opened(self) -> Archived:
+        """With its calls; raises `CorruptRecord`."""
+        return Archived.of(self.episode_id, self.blob, self.chain, self.receipts)
+
+    def stored_receipts(self) -> tuple[Receipt, ...] | None:
+        """What proves it; `None` where that was not stored. Raises `CorruptRecord`."""
+        return None if self.receipts is None else decode_receipts(self.receipts)
+
+
 class Adapter(Record, frozen=True):
     """What is known of the adapter of a version."""
 

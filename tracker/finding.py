@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Row, exists, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Row, select, tuple_, update
 
 from tracker import tables
 from tracker.codec import decode_calls
@@ -126,7 +126,7 @@ def _where(wanted: EpisodeFilter) -> list[ColumnElement[bool]]:
     asked = {name: value for name in ("policy", "version", "role") if (value := getattr(wanted, name)) is not None}
     if asked:
         same = (kinds.c[name] == value for name, value in asked.items())
-        where.append(exists().where(kinds.c.episode_id == episodes.c.episode_id, *same))
+        where.append(episodes.c.episode_id.in_(select(kinds.c.episode_id).where(*same)))
     return where
 
 

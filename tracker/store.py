@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from tracker.claims import Claims, Note
+from tracker.evidence import Sealed
 from tracker.lines import CarriedBatch, EpisodeLineage
 from tracker.outcomes import Progress
 from tracker.overview import Overview, RunCounts, SchemaState, StepTold, VersionReward
@@ -463,6 +464,10 @@ class Batches(Protocol):
     ) -> list[Batch]:
         """Oldest first: all, or those of a policy, of a run (tenant, run), of these ids; `NotFound` names one that is
         none."""
+        ...
+
+    async def sealed(self, episode_id: str) -> Sealed | None:
+        """The archive of an episode as it lies in SQL; `None` if there is none."""
         ...
 
     async def stored_batch(self, batch_id: str) -> Stored:

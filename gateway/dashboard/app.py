@@ -20,6 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 from gateway.dashboard.access import NotSignedIn, find_viewer
 from gateway.dashboard.frame import ROOT, error_page, templates
 from gateway.dashboard.limiter import SignInLimiter
+from gateway.dashboard.pieces import Pieces
 from gateway.dashboard.routes import ROUTERS
 from gateway.dashboard.session import SECRET, Sessions
 from gateway.dashboard.signing import sign_in_path
@@ -67,6 +68,7 @@ class Dashboard:
         state.services = services
         state.sessions = Sessions(await services.ledger.secret(SECRET), services.clock)
         state.limiter = SignInLimiter(services.clock)
+        state.pieces = Pieces(services.engines, services.clock)
 
     async def refuse(self, error: HoneError, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that is refused before it has reached a page."""

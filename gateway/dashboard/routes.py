@@ -6,12 +6,15 @@ from typing import Final
 
 from fastapi import APIRouter
 
-from gateway.dashboard.pages import assets, login, overview, policies, training
+from gateway.dashboard.pages import assets, episode, episodes, groups, login, overview, policies, training
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
     assets.router,
     login.router,
     overview.router,
+    groups.router,
+    episodes.router,
+    episode.router,
     policies.router,
     training.router,
 )

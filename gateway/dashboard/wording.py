@@ -138,6 +138,23 @@ def pretty(value: Any) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode("utf-8", "replace")
 
 
+def shown_token(text: str) -> str:
+    r"""The text of a token with what one does not see made visible.
+
+    >>> shown_token(" a\n"), shown_token(""), shown_token("\x00\u202e")
+    (' a⏎\n', '∅', '␀<U+202E>')
+    """
+    return "".join(_visible(character) for character in text) or "∅"
+
+
+def _visible(character: str) -> str:
+    if character in "\n\t":
+        return {"\n": "⏎\n", "\t": "⇥\t"}[character]
+    if ord(character) < 0x20:
+        return chr(0x2400 + ord(character))
+    return character if character.isprintable() else f"<U+{ord(character):04X}>"
+
+
 FILTERS: Final[Mapping[str, Callable[..., str]]] = {
     "when": when,
     "iso": iso,
@@ -150,4 +167,5 @@ FILTERS: Final[Mapping[str, Callable[..., str]]] = {
     "kind": kind,
     "segment": segment,
     "pretty": pretty,
+    "shown_token": shown_token,
 }
