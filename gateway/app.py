@@ -19,14 +19,13 @@ from typing import Any, Final
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.answers import error_answer, form_of
 from gateway.dashboard.app import Dashboard, belongs_here
-from gateway.door import Door, normalise
+from gateway.door import PATH, Door, normalise
 from gateway.metrics import METHODS, NONE, OTHER
 from gateway.routes import (
     audit,
@@ -92,12 +91,13 @@ class Gateway:
             await self._api(scope, receive, partial(self._tell, send))
             return
         try:
-            is_agents = normalise(scope.get("raw_path") or scope["path"].encode()) is not None
+            path = normalise(scope.get("raw_path") or scope["path"].encode())
         except HoneError as error:
             self._api.state.services.metrics.answered(OTHER, OTHER, NONE, error.status)
             await self._refuse(error, scope, receive, send)
             return
-        if is_agents:
+        if path is not None:
+            scope[PATH] = path
             await self._api.state.door(scope, receive, send)
         else:
             await self._ask(scope, receive, send)
@@ -157,7 +157,7 @@ def create_app(settings: GatewaySettings, clock: Clock | None = None) -> ASGIApp
     api.add_exception_handler(HTTPException, _on_http_error)
     api.add_exception_handler(RequestValidationError, _on_invalid)
     api.add_exception_handler(Exception, _on_bug)  # FastAPI would answer in plain text before ours is asked
-    return ServerErrorMiddleware(Gateway(api, dashboard), handler=_on_bug)
+    return Gateway(api, dashboard)
 
 
 def spare_the_collector() -> None:

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from gateway.dialects.base import Asked, Json
 from gateway.message_fold import MessageFold, hide_reasoning
+from gateway.pieces import MAX_TOKEN_ID, NO_LOGPROB, Piece, Scored, Scores, logprobs_of
 from tracker.errors import UpstreamFailed
 from tracker.types import Choice, Reason
 
-NO_LOGPROB: Final = -9999.0
-"""What engines write where they have none; nothing at or below it is a log-probability."""
 RARE: Final = 20
 """What less than one answer in so many ends in is no end token."""
-MAX_TOKEN_ID: Final = 2**31
 MAX_COUNT: Final = 2**31
 """More than any answer has tokens or choices; JSON knows numbers that no record can hold."""
 MALFORMED: Final = "The engine's answer is not understood"
@@ -61,7 +60,7 @@ class Capture:
         self._takes_tokens = takes_tokens
         self._choices: dict[int, _ChoiceFold] = {}
         self._num_finished = 0
-        self._prompt: list[int] = []
+        self._prompt: Sequence[int] = ()
         self.usage_prompt_tokens: int | None = None
         self.usage_completion_tokens: int | None = None
 
@@ -90,6 +89,20 @@ class Capture:
         if not self._asked.shows_usage:
             event.pop("usage", None)
         return len(cast("list[object]", choices)) > 0 or counts is None or self._asked.shows_usage
+
+    @property
+    def takes_pieces(self) -> bool:
+        """Whether nothing of a piece's tokens is for the agent, so that `take_piece` may stand for `feed`."""
+        return self._takes_tokens and not self._asked.shows_logprobs and not self._asked.shows_token_ids
+
+    def take_piece(self, piece: Piece) -> None:
+        """Take an event that is a piece; what of it is for the agent are its words."""
+        [choice] = piece.choices
+        fold = self._choices.get(choice.index)
+        if fold is None:
+            fold = self._choices[choice.index] = _ChoiceFold()
+        fold.take_piece(choice.token_ids, choice.logprobs.content)
+        fold.message.add_content(choice.delta.content)
 
     def choices(self, limit: int | None, ends: EndTokens) -> tuple[Choice, ...]:
         """Every choice as far as it came, each with what is amiss with it."""
@@ -217,8 +230,17 @@ class _ChoiceFold:
         else:
             self.ids += ids
 
+    def take_piece(self, ids: list[int], scored: list[Scored]) -> None:
+        """Add tokens that are known to be sound."""
+        if not self.is_spoiled:
+            self.ids += ids
+        for one in scored:
+            self.scores.append(one.logprob)
+
     def take_logprobs(self, value: object) -> None:
         """Chat: `content[].logprob`; completions: `token_logprobs`."""
+        if type(value) is Scores:
+            self.scores += logprobs_of(value)
         if not isinstance(value, dict):
             return
         block = cast("Json", value)
@@ -258,8 +280,10 @@ class _ChoiceFold:
             self.has_bad_score = True
 
 
-def _token_ids(value: object) -> list[int]:
-    """The ids, or none at all if any of them is no token id."""
+def _token_ids(value: object) -> Sequence[int]:
+    """The ids, or none at all if any of them is no token id; a tuple of them is known to be sound."""
+    if isinstance(value, tuple):
+        return cast("tuple[int, ...]", value)
     if not isinstance(value, list):
         return []
     ids = cast("list[Any]", value)

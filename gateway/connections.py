@@ -20,6 +20,7 @@ from uvicorn.server import ServerState
 from gateway.addresses import TrustedProxies
 from gateway.answers import JSON, error_answer, form_of
 from gateway.dialects.openai_form import error_body
+from gateway.replies import DEPARTURE, Departure
 from gateway.settings import GatewaySettings
 from tracker.errors import BadRequest, HoneError, TooLarge, Unavailable
 from tracker.types import Record
@@ -104,6 +105,7 @@ class HttpProtocol(HttpToolsProtocol):
         """What came since the newest head, however it is framed."""
         self._excess: HoneError | None = None
         """Why the request whose head is being read will be refused."""
+        self._departure = Departure()
         self._unsent = 0
         self._stuck_since = 0.0
 
@@ -123,6 +125,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._departure.tell()
         if self._inspection is not None:
             self._inspection.cancel()
 
@@ -162,6 +165,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Have the request answered: by the application, or with what is wrong with it."""
         self._head_since = None
+        self.scope[DEPARTURE] = self._departure  # type: ignore[typeddict-unknown-key]
         if not self._knows_peer:
             self._name_client()
         if self._excess is None:
@@ -232,6 +236,7 @@ class HttpProtocol(HttpToolsProtocol):
                 return
             self.cycle.disconnected = True  # what the application says from here on is dropped
             self.cycle.message_event.set()
+            self._departure.tell()
         if not self.transport.is_closing():
             body = msgspec.json.encode(error_body(error))
             phrase = HTTPStatus(error.status).phrase

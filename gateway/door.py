@@ -7,8 +7,8 @@ has no route here: paths are matched against a list, never passed through.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
+import logging
 import re
 import secrets
 from time import perf_counter
@@ -20,6 +20,7 @@ from gateway.admission import Admission
 from gateway.arrivals import Arrival
 from gateway.auth import Caller
 from gateway.conversation import conversation_of
+from gateway.deadlines import Deadlines
 from gateway.dependencies import Services
 from gateway.dialects.base import Dialect, Limits
 from gateway.dialects.chat import Chat
@@ -49,9 +50,12 @@ from tracker.types import ID_PATTERN, Sampling, Scope
 
 __all__ = ["AgentPath", "Door", "normalise"]
 
+LOG: Final = logging.getLogger("hone.door")
 NO_PATH: Final = (
     "There is no such path; agents call /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/models."
 )
+PATH: Final = "hone.path"
+"""Where a scope has the agent's path, once it was read."""
 EMBEDDINGS: Final = "embeddings"
 COUNT: Final = "messages/count_tokens"
 OTHER_ROUTES: Final = frozenset({EMBEDDINGS, COUNT, "models"})
@@ -84,12 +88,15 @@ class Door:
     def __init__(self, services: Services) -> None:
         settings = services.settings
         self._services = services
-        self._upstream = Upstream(settings.engine_key, settings.call_timeout_s, idle_s=settings.stream_idle_s)
+        self._deadlines = deadlines = Deadlines()
+        self._upstream = Upstream(
+            settings.engine_key, settings.call_timeout_s, idle_s=settings.stream_idle_s, deadlines=deadlines
+        )
         self._admission = Admission(services)
         self._joining = Joining(services, self._admission)
-        self._upstreams = Upstreams(settings.upstreams, settings.call_timeout_s, settings.stream_idle_s)
+        self._upstreams = Upstreams(settings.upstreams, settings.call_timeout_s, settings.stream_idle_s, deadlines)
         sources = Sources(self._upstream, TextSource(self._upstreams), Threads(services.store))
-        self._proxy = Proxy(services, sources, self._admission)
+        self._proxy = Proxy(services, sources, self._admission, deadlines)
         self._responses = ResponseState(services)
         self._limits = Limits(max_choices=settings.max_choices, max_output_tokens=settings.max_output_tokens)
         self._messages = Messages()
@@ -127,6 +134,12 @@ class Door:
             await reply.fail(error)
         except Hangup:
             return
+        except Exception as bug:  # the last that can answer it: an agent gets an error in its own form whatever it was
+            LOG.error("%s %s failed", scope["method"], scope["path"], exc_info=bug)
+            reply.add_header("connection", "close")  # as the server does after a bug: a next request would be reset
+            if not reply.status:
+                await reply.fail(HoneError("The gateway failed."))
+            raise
         finally:
             self._note(scope, reply, arrived_s)
 
@@ -139,7 +152,7 @@ class Door:
             metrics.first_token.of(reply.dialect).observe(reply.first_event_s - arrived_s)
 
     async def _answer(self, scope: Message, receive: Receive, reply: Reply) -> None:
-        path = normalise(scope.get("raw_path") or str(scope["path"]).encode())
+        path: AgentPath | None = scope.get(PATH) or normalise(scope.get("raw_path") or str(scope["path"]).encode())
         if path is None:
             raise NotFound(NO_PATH)
         dialect = self._dialects.get(path.route)
@@ -160,13 +173,13 @@ class Door:
         _require_method("POST", scope["method"], reply)
         body = await self._read_body(headers, receive)
         if path.route == EMBEDDINGS:
-            await self._embed(caller, body, reply, receive)
+            await self._embed(caller, body, reply, ClientWatch(scope, receive))
             return
         if dialect is None:
             await reply.whole(await self._count(body))
             return
         arrival = await self._arrival(dialect, path, headers, caller, body)
-        async with ClientWatch(receive) as client:
+        async with ClientWatch(scope, receive) as client:
             await self._serve(dialect, arrival, headers, reply, client)
 
     async def _shown(self, path: AgentPath, caller: Caller, query: bytes) -> bytes:
@@ -204,12 +217,12 @@ class Door:
             quota = await self._services.keys.opener(caller.tenant, key_id)
         return self._services.meters.meter(Payer(key_id=key_id, quota=quota))
 
-    async def _embed(self, caller: Caller, body: bytes, reply: Reply, receive: Receive) -> None:
+    async def _embed(self, caller: Caller, body: bytes, reply: Reply, watch: ClientWatch) -> None:
         """Passed through and not recorded; the key of an episode that has ended is good for nothing here either."""
         asked = parse_embeddings(body)
         if caller.episode_id is not None:
             await self._admission.check_open(caller.tenant, caller.episode_id)
-        async with await self._meter(caller) as meter, ClientWatch(receive) as client:
+        async with await self._meter(caller) as meter, watch as client:
             meter.take(await self._embeddings.serve(asked, reply, client))
 
     async def _read_body(self, headers: RequestHeaders, receive: Receive) -> bytes:
@@ -217,7 +230,7 @@ class Door:
         if headers.one("content-encoding") not in (None, "identity"):
             raise BadRequest("Send the body without a content-encoding.", param="content-encoding")
         try:
-            async with asyncio.timeout(settings.body_timeout_s):
+            with self._deadlines.within(settings.body_timeout_s):
                 return await _read(receive, headers.one("content-length"), settings.max_body_bytes)
         except TimeoutError:
             told = f"The body did not come within {settings.body_timeout_s:g} s (HONE_BODY_TIMEOUT_S)."

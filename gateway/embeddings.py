@@ -86,8 +86,9 @@ class Embeddings:
         """Answer one request, and say how many tokens it took; the server is told to stop where the client leaves."""
         route = self._route(asked.model)
         try:
-            async with client.guard(), asyncio.timeout(self._timeout_s), self._ask(asked, route) as answer:
-                said = await answer.whole()
+            with client.guard():
+                async with asyncio.timeout(self._timeout_s), self._ask(asked, route) as answer:
+                    said = await answer.whole()
         except ClientGone:
             return 0
         except TimeoutError:

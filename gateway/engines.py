@@ -13,8 +13,7 @@ import enum
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -115,27 +114,22 @@ class EnginePool:
         """Calls of this worker that an engine is answering now."""
         return sum(count for (engine, _), count in self._in_flight.items() if engine == url)
 
-    @contextmanager
-    def expected(self, url: str) -> Generator[None]:
-        """Count a call that was given an engine and is not there yet, so that those that begin with it go elsewhere."""
-        self._expected[url] += 1
-        try:
-            yield
-        finally:
-            self._expected[url] -= 1
+    def expect(self, url: str, number: int = 1) -> None:
+        """Count a call that was given an engine and is not there yet, so that those that begin with it go elsewhere;
+        -1 takes it back."""
+        self._expected[url] += number
 
-    @contextmanager
-    def in_flight(self, placement: Placement) -> Generator[None]:
+    def begin(self, placement: Placement) -> None:
         """Count a call while it runs, so that load is spread and its version is not retired."""
-        key = (placement.engine, placement.model)
-        self._in_flight[key] += 1
+        self._in_flight[placement.engine, placement.model] += 1
         self._last_turns[placement.engine] = next(self._turns)
-        try:
-            yield
-        finally:
-            self._in_flight[key] -= 1
-            if not self._in_flight[key]:
-                del self._in_flight[key]
+
+    def end(self, placement: Placement) -> None:
+        """A call that was counted is over."""
+        key = (placement.engine, placement.model)
+        self._in_flight[key] -= 1
+        if not self._in_flight[key]:
+            del self._in_flight[key]
 
     def candidates(self, policy: str) -> tuple[str, ...]:
         """Where a call of a policy may go, best first: fit engines, the least busy first; else any that may come back.

@@ -45,6 +45,10 @@ class MessageFold:
     def set_whole(self, message: Json) -> None:
         self._whole = message
 
+    def add_content(self, text: str) -> None:
+        """A delta that is words alone."""
+        self._parts.setdefault("content", []).append(text)
+
     def add_delta(self, delta: Json) -> None:
         for name, value in delta.items():
             if name in _JOINED and isinstance(value, str):

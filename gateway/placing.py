@@ -9,8 +9,6 @@ up to date and asked again. What has begun is never asked for twice.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
 from typing import Final, Self
 
 from gateway.dependencies import Services
@@ -35,13 +33,14 @@ class Placing:
         self._was_broken_off = False
         self._was_reminded = False
         self._expected: str | None = None
-        self._expecting = ExitStack()
+        self._is_expected = False
+        """Whether it is counted as on its way."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._expecting.close()
+        self._arrive()
 
     def candidates(self) -> tuple[str, ...] | None:
         """Engines that the call may go to, best first; None for a model that is no policy."""
@@ -54,16 +53,25 @@ class Placing:
 
     def expect(self, url: str) -> None:
         """From now on the call is on its way to this engine."""
-        self._expecting.close()
-        self._expecting.enter_context(self._services.engines.expected(url))
-        self._expected = url
+        if self._is_expected and url == self._expected:
+            return
+        self._arrive()
+        self._services.engines.expect(url)
+        self._expected, self._is_expected = url, True
 
-    @contextmanager
-    def in_flight(self, placement: Placement) -> Generator[None]:
-        """Count the call where it is, and nowhere else."""
-        with self._services.engines.in_flight(placement):
-            self._expecting.close()
-            yield
+    def _arrive(self) -> None:
+        """It is not on its way any more."""
+        if self._is_expected and self._expected is not None:
+            self._services.engines.expect(self._expected, -1)
+        self._is_expected = False
+
+    def begin(self, placement: Placement) -> None:
+        """Count the call where it is, and nowhere else, until `end`."""
+        self._services.engines.begin(placement)
+        self._arrive()
+
+    def end(self, placement: Placement) -> None:
+        self._services.engines.end(placement)
 
     async def place(self, begun: Begun) -> Placement:
         """The engine of the call's episode while it is fit, else another; or the upstream of a model that is no

@@ -18,9 +18,12 @@ from gateway.admission import BEST_EFFORT, Admission, ended
 from gateway.arrivals import note_of
 from gateway.bills import Bills
 from gateway.capture import MALFORMED, Capture, EndTokens
+from gateway.deadlines import Deadlines
 from gateway.dependencies import Services
+from gateway.dialects.openai_form import PassingWriter
 from gateway.engines import Placement
 from gateway.orders import Order, verdict
+from gateway.pieces import read_piece, read_whole
 from gateway.placing import Placing
 from gateway.replies import ClientGone, ClientWatch, Reply
 from gateway.routing import UpstreamRoute
@@ -42,8 +45,9 @@ ENDLESS: Final = "The engine ended its answer without a finish reason."
 class Proxy:
     """What all calls share."""
 
-    def __init__(self, services: Services, sources: Sources, admission: Admission) -> None:
+    def __init__(self, services: Services, sources: Sources, admission: Admission, deadlines: Deadlines) -> None:
         self.services = services
+        self.deadlines = deadlines
         self.bills = Bills(services.settings.upstreams)
         self.sources = sources
         self.admission = admission
@@ -78,6 +82,9 @@ class Exchange:
         self._capture = Capture(order.asked, takes_tokens=order.policy is not None)
         self._writer = order.dialect.writer(order.asked, order.call_id)
         reply.form = self._writer.error_form or reply.form
+        is_passing = isinstance(self._writer, PassingWriter) and self._capture.takes_pieces
+        self._passing = self._writer if isinstance(self._writer, PassingWriter) and is_passing else None
+        """Writes what need not be read whole, where nothing of it is for the agent but words."""
         self._ends = proxy.ends.setdefault(order.policy or "", EndTokens())
         self._held: list[bytes] = []
         self._is_marked = False
@@ -168,7 +175,7 @@ class Exchange:
         """Pass the answer on up to the held event; what went wrong, if anything did."""
         settings = self._services.settings
         try:
-            async with self._client.guard(), asyncio.timeout(settings.call_timeout_s):
+            with self._client.guard(), self._proxy.deadlines.within(settings.call_timeout_s):
                 await self._ask()
         except ClientGone as gone:
             return gone
@@ -187,17 +194,20 @@ class Exchange:
             placement = await self._placing.place(self._begun)
             self._engine, self._digest = placement.engine, placement.digest
             try:
-                with self._placing.in_flight(placement):
-                    return await self._exchange(source, placement)
+                return await self._exchange(source, placement)
             except UpstreamFailed as error:
                 if self._has_begun or not await self._placing.moves_on(placement, error):
                     raise
 
     async def _exchange(self, source: Source, placement: Placement) -> None:
-        async with source.ask(self._order, placement) as answer, aclosing(answer.batches()) as batches:
-            async for events in batches:
-                self._has_begun = True
-                await self._forward(events)
+        self._placing.begin(placement)
+        try:
+            async with source.ask(self._order, placement) as answer, aclosing(answer.batches()) as batches:
+                async for events in batches:
+                    self._has_begun = True
+                    await self._forward(events)
+        finally:
+            self._placing.end(placement)
         if not self._capture.is_finished:
             raise UpstreamFailed(ENDLESS)
         if self._order.asked.streams and not self._is_marked:
@@ -205,6 +215,10 @@ class Exchange:
 
     async def _forward(self, events: list[SseEvent]) -> None:
         """Pass events on together; those before one that breaks the answer too."""
+        if len(events) == 1:
+            if data := self._take(events[0]):
+                await self._reply.events(data)
+            return
         ready: list[bytes] = []
         try:
             for event in events:
@@ -225,6 +239,8 @@ class Exchange:
         """An event as the agent gets it: in its dialect, without what it did not ask for."""
         if event.data is None:
             return event.raw
+        if self._passing is not None and (said := self._pass_common(event.data)) is not None:
+            return said
         if event.is_done:
             if not self._capture.is_finished:
                 raise UpstreamFailed(ENDLESS)
@@ -236,6 +252,21 @@ class Exchange:
         if not self._capture.feed(said):
             return b""
         return self._writer.event(said) if self._order.asked.streams else self._writer.whole(said)
+
+    def _pass_common(self, data: bytes) -> bytes | None:
+        """An event of the shape that nearly all have, as the agent gets it; `None` if it has another."""
+        assert self._passing is not None
+        if self._order.asked.streams:
+            piece = read_piece(data)
+            if piece is None:
+                return None
+            self._capture.take_piece(piece)
+            return self._passing.piece(piece)
+        whole = read_whole(data)
+        if whole is None:
+            return None
+        self._capture.feed(whole)
+        return self._passing.whole(whole)
 
     # the record
 
@@ -317,7 +348,7 @@ class Exchange:
         until_s = loop.time() + self._services.settings.record_timeout_s
         while True:
             try:
-                async with asyncio.timeout_at(until_s):
+                with self._proxy.deadlines.within(until_s - loop.time()):
                     if await self._services.store.end_call(kept, note_of(self._order.trail, call)):
                         self._proxy.sources.note(kept)
                         return None

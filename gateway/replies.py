@@ -7,8 +7,7 @@ event ends the stream: never an end mark, never a made-up finish reason. When to
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, MutableMapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from time import perf_counter
 from typing import Any, Final
 
@@ -25,6 +24,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
+DEPARTURE: Final = "hone.departure"
+"""Where a server's scope has the `Departure` of the connection."""
 NO_RETRY: Final = ((b"x-should-retry", b"false"),)
 """What SDKs would try again otherwise."""
 JSON_TYPE: Final = (b"content-type", b"application/json")
@@ -87,49 +88,103 @@ class Reply:
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
 
+class Departure:
+    """Whether a connection is gone: told by a server that knows, which spares every request a task that waits."""
+
+    __slots__ = ("_watches", "is_gone")
+
+    def __init__(self) -> None:
+        self.is_gone = False
+        self._watches: list[Callable[[], None]] = []
+
+    def watch(self, told: Callable[[], None]) -> None:
+        """Call this once the connection is gone."""
+        self._watches.append(told)
+
+    def forget(self, told: Callable[[], None]) -> None:
+        """Do not call it any more."""
+        self._watches.remove(told)
+
+    def tell(self) -> None:
+        """The connection is gone."""
+        self.is_gone = True
+        for told in self._watches:
+            told()
+
+
 class ClientWatch:
     """Knows when the client has left: servers drop what is sent after that without a word.
 
     Used as a context around a request whose body was read. `guard` marks the part of the work that is given up at
-    once when the client leaves; outside of it `is_gone` is only noted.
+    once when the client leaves; outside of it `is_gone` is only noted. Under a server that tells of no departure a task
+    waits for the message of the protocol.
     """
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, scope: Message, receive: Receive) -> None:
+        self._departure: Departure | None = scope.get(DEPARTURE)
         self._receive = receive
         self._watcher: asyncio.Task[None] | None = None
         self._guarded: asyncio.Task[Any] | None = None
         self.is_gone = False
 
     async def __aenter__(self) -> ClientWatch:
-        self._watcher = asyncio.create_task(self._watch())
+        if self._departure is None:
+            self._watcher = asyncio.create_task(self._watch())
+        else:
+            self.is_gone = self._departure.is_gone
+            self._departure.watch(self._leave)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        if self._departure is not None:
+            self._departure.forget(self._leave)
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.wait([self._watcher])
 
-    @asynccontextmanager
-    async def guard(self) -> AsyncGenerator[None]:
-        """Raise `ClientGone` inside as soon as the client has left."""
+    def guard(self) -> ClientGuard:
+        """A context that raises `ClientGone` as soon as the client has left."""
+        return ClientGuard(self)
+
+    def begin_guard(self, task: asyncio.Task[Any] | None) -> None:
+        """Cancel this task when the client leaves; raises `ClientGone` if it has."""
         if self.is_gone:
             raise ClientGone
-        self._guarded = task = asyncio.current_task()
-        try:
-            yield
-        except asyncio.CancelledError:
-            if self.is_gone and task is not None and task.uncancel() == 0:
-                raise ClientGone from None
-            raise
-        finally:
-            self._guarded = None
+        self._guarded = task
+
+    def end_guard(self) -> None:
+        """Only note it."""
+        self._guarded = None
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        self._leave()
+
+    def _leave(self) -> None:
         self.is_gone = True
         if self._guarded is not None:
             self._guarded.cancel()
+
+
+class ClientGuard:
+    """Part of the work for a client, which is of no use without it."""
+
+    __slots__ = ("_client", "_task")
+
+    def __init__(self, client: ClientWatch) -> None:
+        self._client = client
+        self._task: asyncio.Task[Any] | None = None
+
+    def __enter__(self) -> None:
+        self._task = asyncio.current_task()
+        self._client.begin_guard(self._task)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._client.end_guard()
+        has_left = kind is asyncio.CancelledError and self._client.is_gone
+        if has_left and self._task is not None and self._task.uncancel() == 0:
+            raise ClientGone from None
 
 
 def error_headers(error: HoneError) -> Headers:

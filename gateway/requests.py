@@ -9,21 +9,27 @@ class RequestHeaders:
     """The headers of a request, by lower-case name."""
 
     def __init__(self, raw: list[tuple[bytes, bytes]]) -> None:
-        self._raw = raw
+        self._values = dict(raw)
+        self._repeated = raw if len(self._values) < len(raw) else ()
+        """All of them, where any stands there twice."""
 
     def one(self, name: str) -> str | None:
         """The value of a header; raises if it stands there twice with different ones."""
         wanted = name.encode()
-        values = {value for key, value in self._raw if key == wanted}
-        if len(values) > 1:
+        value = self._values.get(wanted)
+        if value is None:
+            return None
+        if any(key == wanted and other != value for key, other in self._repeated):
             raise BadRequest(f"The header {name} stands there more than once: send it once.", param=name)
-        return _text(values.pop()).strip() or None if values else None
+        return _text(value).strip() or None
 
     def sole(self, name: str) -> str | None:
         """The value of a header that decides nothing: none at all where it stands there twice."""
         wanted = name.encode()
-        values = [value for key, value in self._raw if key == wanted]
-        return _text(values[0]).strip() if len(values) == 1 else None
+        value = self._values.get(wanted)
+        if value is None or [key for key, _ in self._repeated].count(wanted) > 1:
+            return None
+        return _text(value).strip()
 
 
 def _text(value: bytes) -> str:

@@ -53,6 +53,8 @@ class SseParser:
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """The events that these bytes complete."""
+        if not self._rest and _is_one_event(chunk):  # as nearly every piece of a stream is
+            return [SseEvent(raw=chunk, data=chunk[6:-2])]
         buffer = self._rest + chunk if self._rest else chunk
         events: list[SseEvent] = []
         start, search_from = 0, self._searched
@@ -93,10 +95,15 @@ def _event_end(buffer: bytes, start: int) -> int:
     return match.end() if match is not None else -1
 
 
+def _is_one_event(raw: bytes) -> bool:
+    """Whether it is one whole event of one data line."""
+    return raw.startswith(b"data: ") and raw.find(b"\n") == len(raw) - 2 >= 0 and raw[-1] == 10 and b"\r" not in raw
+
+
 def _data(raw: bytes) -> bytes | None:
     """The joined `data` lines of one event."""
-    if raw.startswith(b"data: ") and raw.find(b"\n") == len(raw) - 2 and b"\r" not in raw:
-        return raw[6:-2]  # one line, as nearly every event is
+    if _is_one_event(raw):
+        return raw[6:-2]
     lines = [_value(line) for line in raw.splitlines() if line == b"data" or line.startswith(b"data:")]
     return b"\n".join(lines) if lines else None
 

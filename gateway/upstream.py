@@ -11,12 +11,14 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from types import TracebackType
 from typing import Final, cast
 
 import aiohttp
 import msgspec
 
 from gateway.context import CURRENT
+from gateway.deadlines import Deadline, Deadlines
 from gateway.dialects.base import Json
 from gateway.dialects.openai_form import MAX_MESSAGE_CHARS
 from gateway.message_fold import decode_json_value
@@ -59,15 +61,25 @@ class EngineGone(UpstreamFailed):
 class Upstream:
     """Connections to all engines, or to one other server; `who` is how its failures name it."""
 
-    def __init__(self, key: str | None, timeout_s: float, who: str = ENGINE, idle_s: float | None = None) -> None:
+    def __init__(
+        self,
+        key: str | None,
+        timeout_s: float,
+        who: str = ENGINE,
+        *,
+        idle_s: float | None = None,
+        deadlines: Deadlines | None = None,
+    ) -> None:
         self._who = who
         self._key = key
+        self._timeout_s = timeout_s
         self._idle_s = idle_s or timeout_s
         """How long a stream that has begun may be silent."""
+        self._deadlines = deadlines or Deadlines()
         self._headers = {"content-type": "application/json", "accept-encoding": "identity"}
         if key:
             self._headers["authorization"] = f"Bearer {key}"
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=timeout_s)
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -84,7 +96,8 @@ class Upstream:
         if call is not None and call.traceparent is not None:
             headers["traceparent"] = call.traceparent
         try:
-            response = await self._pool().post(url, data=body, headers=headers, allow_redirects=False)
+            with self._deadlines.within(self._timeout_s):
+                response = await self._pool().post(url, data=body, headers=headers, allow_redirects=False)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise _unreachable(error, url, self._who) from error
         try:
@@ -92,7 +105,9 @@ class Upstream:
                 raise await _refusal(response, self._who)
             if streams and response.content_type != "text/event-stream":
                 raise UpstreamFailed(f"{self._who} did not answer with a stream.")
-            yield Answer(response, streams, self._who, self._idle_s)
+            yield Answer(
+                response, self._who, self._deadlines.within(self._timeout_s), self._idle_s if streams else None
+            )
         except EngineRefused as refused:
             if self._key:
                 refused.message = refused.message.replace(self._key, "***")  # as servers quote a key they do not take
@@ -118,67 +133,79 @@ class Upstream:
 class Answer:
     """The events of an answer, in batches as they arrive."""
 
-    def __init__(self, response: aiohttp.ClientResponse, streams: bool, who: str, idle_s: float) -> None:
-        self._idle_s = idle_s
+    def __init__(self, response: aiohttp.ClientResponse, who: str, silence: Deadline, idle_s: float | None) -> None:
+        """`silence` bounds the time until the first bytes, `idle_s` that between later ones; `None` if it is no
+        stream."""
         self._response = response
-        self._streams = streams
         self._who = who
+        self._silence = silence
+        self._idle_s = idle_s
 
     async def batches(self) -> AsyncGenerator[list[SseEvent]]:
         """Events that came together, up to the end mark or the transport's end."""
-        if not self._streams:
+        if self._idle_s is None:
             raw = await self.whole()
             yield [SseEvent(raw=raw, data=raw)]
             return
-        parser = SseParser()
-        chunk = await self._read()
-        self._allow_silence_of(self._idle_s)
-        while chunk:
-            if events := parser.feed(chunk):
-                yield events
-                if events[-1].is_done:
-                    await self._drain()
-                    return
-            chunk = await self._read()
+        parser, now_s = SseParser(), asyncio.get_running_loop().time
+        with self._failures(), self._silence as silence:
+            while chunk := await self._response.content.readany():
+                silence.rest()
+                if events := parser.feed(chunk):
+                    yield events
+                    if events[-1].is_done:
+                        await self._drain()
+                        return
+                silence.until_s = now_s() + self._idle_s
         if events := parser.close():
             yield events
-
-    def _allow_silence_of(self, idle_s: float) -> None:
-        """From now on the server may send nothing for so long, as often as it likes; the transport counts."""
-        connection = self._response.connection
-        if connection is not None and connection.protocol is not None:
-            connection.protocol.read_timeout = idle_s
-            connection.protocol.start_timeout()
 
     async def whole(self) -> bytes:
         """The body of an answer that is no stream."""
         parts: list[bytes] = []
         size = 0
-        while chunk := await self._read():
-            size += len(chunk)
-            if size > MAX_EVENT_BYTES:
-                raise UpstreamFailed(f"{self._who} sent an answer of more than {MAX_EVENT_BYTES} bytes.")
-            parts.append(chunk)
+        with self._failures(), self._silence:
+            while chunk := await self._response.content.readany():
+                size += len(chunk)
+                if size > MAX_EVENT_BYTES:
+                    raise UpstreamFailed(f"{self._who} sent an answer of more than {MAX_EVENT_BYTES} bytes.")
+                parts.append(chunk)
         return b"".join(parts)
 
-    async def _read(self) -> bytes:
-        """What has come, or nothing at the end."""
-        try:
-            return await self._response.content.readany()
-        except TimeoutError as error:
-            raise UpstreamFailed(f"{self._who} stopped answering.") from error
-        except (aiohttp.ClientError, OSError) as error:
-            LOG.warning("%s broke off its answer: %r", self._response.url, error)
-            raise EngineGone(f"{self._who} broke off its answer.", was_reached=True) from error
+    def _failures(self) -> _Failures:
+        return _Failures(self._who, self._response)
 
     async def _drain(self) -> None:
         """Let the transport's end arrive behind the end mark, so that the connection can be used again."""
+        content = self._response.content
+        if content.at_eof():
+            return
         try:
             async with asyncio.timeout(DRAIN_S):
-                while await self._response.content.readany():
+                while await content.readany():
                     pass
         except (aiohttp.ClientError, OSError) as error:
             LOG.info("%s: after its end mark: %r", self._response.url, error)
+
+
+class _Failures:
+    """A context in which what goes wrong with reading an answer is named."""
+
+    __slots__ = ("_response", "_who")
+
+    def __init__(self, who: str, response: aiohttp.ClientResponse) -> None:
+        self._who = who
+        self._response = response
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        if isinstance(error, TimeoutError):
+            raise UpstreamFailed(f"{self._who} stopped answering.") from error
+        if isinstance(error, aiohttp.ClientError | OSError):
+            LOG.warning("%s broke off its answer: %r", self._response.url, error)
+            raise EngineGone(f"{self._who} broke off its answer.", was_reached=True) from error
 
 
 def error_in(event: Json) -> EngineRefused | None:

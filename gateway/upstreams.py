@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
 from typing import Final
 
+from gateway.deadlines import Deadlines
 from gateway.engines import Placement
 from gateway.orders import Order
 from gateway.routing import UpstreamRoute
@@ -29,10 +30,16 @@ PASSING: Final = frozenset({"chat", "completions"})
 class Upstreams:
     """Connections to all servers that the settings name."""
 
-    def __init__(self, settings: Sequence[UpstreamSettings], timeout_s: float, idle_s: float | None = None) -> None:
+    def __init__(
+        self,
+        settings: Sequence[UpstreamSettings],
+        timeout_s: float,
+        idle_s: float | None = None,
+        deadlines: Deadlines | None = None,
+    ) -> None:
         self._keys = {each.name: each.key.get_secret_value().encode() if each.key else b"" for each in settings}
         self._servers = {
-            name: Upstream(key.decode() or None, timeout_s, f"The upstream {name}", idle_s)
+            name: Upstream(key.decode() or None, timeout_s, f"The upstream {name}", idle_s=idle_s, deadlines=deadlines)
             for name, key in self._keys.items()
         }
 

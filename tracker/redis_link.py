@@ -238,7 +238,7 @@ class RedisLink:
         return replies
 
     def _bear(self, stall: asyncio.Timeout) -> None:
-        """Begin to wait anew, unless it has hardly begun: each of many replies that come together would move a timer."""
+        """Begin to wait anew, unless it has hardly begun: many replies come together."""
         until_s = asyncio.get_running_loop().time() + self._stall_timeout_s
         if until_s - (stall.when() or 0.0) > self._stall_timeout_s / 8:
             stall.reschedule(until_s)

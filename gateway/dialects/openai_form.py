@@ -11,10 +11,13 @@ import msgspec
 
 from gateway.dialects.base import Asked, Json
 from gateway.message_fold import encode_json
+from gateway.pieces import Piece
 from gateway.sse import encode_event
 from tracker.errors import HoneError
 
 MAX_MESSAGE_CHARS: Final = 4_000
+_ENCODER: Final = msgspec.json.Encoder()
+_PIECE_END: Final = b'},"finish_reason":null}]}\n\n'
 
 
 def error_body(error: HoneError) -> Json:
@@ -38,11 +41,13 @@ class OpenAIForm:
 class PassingWriter:
     """Hands the engine's events on, under the agent's own names."""
 
-    __slots__ = ("_call_id", "_model")
+    __slots__ = ("_call_id", "_frame", "_head", "_model")
 
     def __init__(self, asked: Asked, call_id: str) -> None:
         self._call_id = call_id
         self._model = asked.model
+        self._frame: tuple[str, int, int] | None = None
+        self._head = b""
 
     @property
     def error_form(self) -> None:
@@ -51,6 +56,20 @@ class PassingWriter:
     def event(self, said: Json) -> bytes:
         """The event, relabelled."""
         return encode_event(self.whole(said))
+
+    def piece(self, piece: Piece) -> bytes:
+        """The words of an event that holds nothing else for the agent, relabelled."""
+        [choice] = piece.choices
+        frame = (piece.object, piece.created, choice.index)
+        if frame != self._frame:
+            self._frame, self._head = frame, self._opening(*frame)
+        return b"".join((self._head, _ENCODER.encode(choice.delta.content), _PIECE_END))
+
+    def _opening(self, kind: str, created: int, index: int) -> bytes:
+        """What stands before the words of every piece of a choice."""
+        said = {"id": self._call_id, "object": kind, "created": created, "model": self._model}
+        opening = _ENCODER.encode(said)[:-1]
+        return b'data: %b,"choices":[{"index":%d,"delta":{"content":' % (opening, index)
 
     def done(self, mark: bytes) -> bytes:
         """The end mark of OpenAI's streams, as it came."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import httpx
 import pytest
 
 from gateway.auth import mint
+from gateway.door import Door
 from tests.fakes.running import BODY, STREAM, RunningDoor, running_door
 from tests.fakes.scripted_engine import Answer, Script, ScriptedEngine
 from tracker.types import EpisodeStatus, Key, RunSettings, Scope
@@ -44,6 +47,24 @@ async def key_of(door: RunningDoor, *scopes: Scope, tenant: str = "default") -> 
     key, digest = mint()
     await door.services.ledger.add_key(Key(key_id=f"k-{digest[:8]}", digest=digest, scopes=scopes, tenant=tenant))
     return key
+
+
+class Broken:
+    """A ring of keys with a bug in it."""
+
+    async def authenticate(self, *_: object) -> None:
+        raise ZeroDivisionError
+
+
+async def test_a_bug_is_told_in_the_dialect_and_the_connection_is_not_used_again(door: RunningDoor) -> None:
+    broken = Door(dataclasses.replace(door.services, keys=cast("Any", Broken())))
+    transport = httpx.ASGITransport(broken, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        answers = [await client.post(path, json=BODY) for path in ("/v1/chat/completions", "/v1/messages")]
+    await broken.close()
+    assert [(one.status_code, one.headers["connection"]) for one in answers] == [(500, "close")] * 2
+    assert answers[0].json()["error"]["message"] == answers[1].json()["error"]["message"] == "The gateway failed."
+    assert answers[1].json()["type"] == "error"
 
 
 # which episode

@@ -40,11 +40,12 @@ async def test_calls_spread_over_engines_and_stay_where_their_episode_is(api: En
         pool = EnginePool([one.url, two.url], [SOLVER], api)
         await pool.look([])
         first = await pool.place(BARE, None)
-        with pool.in_flight(first):
-            second = await pool.place(BARE, None)
-            assert {first.engine, second.engine} == {one.url, two.url}
-            assert await pool.place(BARE, first.engine) == first
-            assert pool.num_in_flight_at(first.engine) == 1
+        pool.begin(first)
+        second = await pool.place(BARE, None)
+        assert {first.engine, second.engine} == {one.url, two.url}
+        assert await pool.place(BARE, first.engine) == first
+        assert pool.num_in_flight_at(first.engine) == 1
+        pool.end(first)
         assert pool.num_in_flight_at(first.engine) == 0
         assert first.model == "base"
         assert {seen.headers["Authorization"] for seen in one.received} == {"Bearer engine-key"}
@@ -54,9 +55,10 @@ async def test_calls_that_are_on_their_way_are_counted_where_they_go(api: Engine
     async with ScriptedEngine() as one, ScriptedEngine() as two:
         pool = EnginePool([one.url, two.url], [SOLVER], api)
         await pool.look([])
-        with pool.expected(one.url):
-            assert [pool.candidates("solver")[0] for _ in range(3)] == [two.url] * 3
-            assert pool.num_in_flight_at(one.url) == 0
+        pool.expect(one.url)
+        assert [pool.candidates("solver")[0] for _ in range(3)] == [two.url] * 3
+        assert pool.num_in_flight_at(one.url) == 0
+        pool.expect(one.url, -1)
         assert pool.candidates("solver")[0] == one.url
 
 
