@@ -132,7 +132,7 @@ class KeyRing:
 
     def _mac(self, tenant: str, episode_id: str) -> str:
         message = f"session-key:1:{tenant}:{episode_id}".encode()
-        return hmac.new(self._secret, message, hashlib.sha256).hexdigest()[:32]
+        return hmac.digest(self._secret, message, hashlib.sha256).hex()[:32]
 
     async def _find(self, key_digest: str) -> _Found | None:
         key = await self._ledger.find_key(key_digest)

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 from gateway.dialects.base import Asked, Json
 from gateway.message_fold import MessageFold, hide_reasoning
-from gateway.pieces import MAX_TOKEN_ID, NO_LOGPROB, Piece, Scored, Scores, logprobs_of
+from gateway.pieces import MAX_TOKEN_ID, NO_LOGPROB, Piece, Scores, logprobs_of
 from tracker.errors import UpstreamFailed
 from tracker.types import Choice, Reason
 
@@ -97,12 +97,15 @@ class Capture:
 
     def take_piece(self, piece: Piece) -> None:
         """Take an event that is a piece; what of it is for the agent are its words."""
-        [choice] = piece.choices
+        choice = piece.choices[0]
         fold = self._choices.get(choice.index)
         if fold is None:
             fold = self._choices[choice.index] = _ChoiceFold()
-        fold.take_piece(choice.token_ids, choice.logprobs.content)
-        fold.message.add_content(choice.delta.content)
+        if not fold.is_spoiled:
+            fold.ids += choice.token_ids
+        for scored in choice.logprobs.content:
+            fold.scores.append(scored.logprob)
+        fold.words.append(choice.delta.content)
 
     def choices(self, limit: int | None, ends: EndTokens) -> tuple[Choice, ...]:
         """Every choice as far as it came, each with what is amiss with it."""
@@ -209,7 +212,7 @@ class Capture:
 class _ChoiceFold:
     """One choice as it comes in."""
 
-    __slots__ = ("ended_by_itself", "finish_reason", "has_bad_score", "ids", "is_spoiled", "message", "scores")
+    __slots__ = ("ended_by_itself", "finish_reason", "has_bad_score", "ids", "is_spoiled", "message", "scores", "words")
 
     def __init__(self) -> None:
         self.ids: list[int] = []
@@ -219,6 +222,8 @@ class _ChoiceFold:
         self.finish_reason: str | None = None
         self.ended_by_itself = False
         self.message = MessageFold()
+        self.words = self.message.contents
+        """Where pieces of its text go."""
 
     def take_ids(self, value: object) -> None:
         """Add a piece's ids; one that is no token id spoils all, since its place could not be told."""
@@ -229,13 +234,6 @@ class _ChoiceFold:
             self.ids.clear()
         else:
             self.ids += ids
-
-    def take_piece(self, ids: list[int], scored: list[Scored]) -> None:
-        """Add tokens that are known to be sound."""
-        if not self.is_spoiled:
-            self.ids += ids
-        for one in scored:
-            self.scores.append(one.logprob)
 
     def take_logprobs(self, value: object) -> None:
         """Chat: `content[].logprob`; completions: `token_logprobs`."""

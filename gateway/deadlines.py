@@ -7,7 +7,6 @@ overdrawn by a look, which nobody minds where they are seconds; what must be exa
 from __future__ import annotations
 
 import asyncio
-import math
 from types import TracebackType
 from typing import Final, Self
 
@@ -55,7 +54,7 @@ class Deadline:
         self._num_cancels = 0
         self._is_over = False
         self.until_s = until_s
-        """By the loop's clock; may be moved while it is entered."""
+        """By the loop's clock; may be moved while it is entered, to infinity while nothing is waited for."""
 
     def __enter__(self) -> Self:
         self._task = task = asyncio.current_task()
@@ -70,10 +69,6 @@ class Deadline:
             return
         if self._task.uncancel() <= self._num_cancels and kind is asyncio.CancelledError:
             raise TimeoutError from error
-
-    def rest(self) -> None:
-        """Wait for nothing until `until_s` is set again."""
-        self.until_s = math.inf
 
     def expire(self) -> None:
         """Cancel the work."""

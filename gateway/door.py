@@ -33,7 +33,7 @@ from gateway.identity import call_id_of
 from gateway.joining import Joining
 from gateway.meters import Meter, Payer
 from gateway.metrics import METHODS, NONE, OTHER
-from gateway.orders import Order
+from gateway.orders import Order, sampling_for
 from gateway.paths import AgentPath, normalise
 from gateway.proxy import Proxy
 from gateway.replies import ClientWatch, Message, Receive, Reply, Send
@@ -277,6 +277,7 @@ class Door:
             retry=arrival.retry,
             shape=shape,
             meter=arrival.meter,
+            sampling=sampling_for(route, asked, joined.admitted.run),
             lineage=joined.lineage,
             trail=joined.trail,
             traceparent=None if self._services.tracing is None else headers.sole("traceparent"),

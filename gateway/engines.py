@@ -146,6 +146,8 @@ class EnginePool:
         An engine that is down is asked once more before the call is given up (`UpstreamFailed`); one that does not
         list the version is made to load it. Where that fails the next one is asked.
         """
+        if preferred is not None and preferred not in without and self._serves(preferred, serving):
+            return await self._place_at(preferred, serving)
         urls = [url for url in self._order(serving.policy) if url not in without]
         order = sorted(urls, key=lambda url: url != preferred)
         failed: HoneError = UpstreamFailed("No other engine is fit for the call.")
@@ -215,6 +217,8 @@ class EnginePool:
 
     def _order(self, policy: str) -> tuple[str, ...]:
         fit = [state for state in self.ready() if policy in state.bases]
+        if len(fit) == 1:
+            return (fit[0].url,)
         found = fit or [state for state in self._states.values() if state.fitness is Fitness.DOWN]
         if not found:
             reasons = "; ".join(f"{state.url}: {state.detail or 'another base model'}" for state in self.states())
@@ -224,6 +228,13 @@ class EnginePool:
 
     def _num_calls(self, url: str) -> int:
         return self.num_in_flight_at(url) + self._expected[url]
+
+    def _serves(self, url: str, serving: Serving) -> bool:
+        """Whether an engine needs no look and no load to answer with this version, so that no other has to be found."""
+        state = self._states.get(url)
+        if state is None or state.fitness is not Fitness.READY or serving.policy not in state.bases:
+            return False
+        return not serving.version or state.adapters.get(serving.name) == serving.path
 
     async def _place_at(self, url: str, serving: Serving) -> Placement:
         state = self._states[url]

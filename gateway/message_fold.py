@@ -27,10 +27,12 @@ def hide_reasoning(words: Json) -> None:
 class MessageFold:
     """Folds deltas (or takes the whole message, or plain text) into one JSON value."""
 
-    __slots__ = ("_parts", "_rest", "_text", "_tools", "_whole")
+    __slots__ = ("_parts", "_rest", "_text", "_tools", "_whole", "contents")
 
     def __init__(self) -> None:
-        self._parts: dict[str, list[str]] = {}
+        self.contents: list[str] = []
+        """The pieces of its text so far; a delta that is words alone may be added here."""
+        self._parts: dict[str, list[str]] = {"content": self.contents}
         self._rest: Json = {}
         self._text: list[str] | None = None
         self._tools: dict[int, _ToolFold] = {}
@@ -44,10 +46,6 @@ class MessageFold:
 
     def set_whole(self, message: Json) -> None:
         self._whole = message
-
-    def add_content(self, text: str) -> None:
-        """A delta that is words alone."""
-        self._parts.setdefault("content", []).append(text)
 
     def add_delta(self, delta: Json) -> None:
         for name, value in delta.items():
@@ -67,7 +65,8 @@ class MessageFold:
             return self._whole
         message: Json = {"role": "assistant", "content": None, **self._rest}
         for name, parts in self._parts.items():
-            message[name] = "".join(parts)
+            if parts:
+                message[name] = "".join(parts)
         if self._tools:
             message["tool_calls"] = [tool.value() for _, tool in sorted(self._tools.items())]
             message["content"] = message["content"] or None

@@ -13,7 +13,7 @@ from gateway.roles import Shape, settled_role
 from gateway.routing import PolicyRoute, Route, sampling_of, uses_policy_sampling
 from gateway.upstream import EngineRefused
 from tracker.errors import HoneError
-from tracker.types import CallState, Reason, Sampling
+from tracker.types import CallState, Reason, RunSettings, Sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,8 @@ class Order:
     """What it is for, seen by itself."""
     meter: Meter
     """What it takes of its key."""
+    sampling: Sampling
+    """The settings the engine is sent."""
     retry: int = 0
     lineage: str | None = None
     """The role of the call whose answer it goes on from."""
@@ -52,13 +54,6 @@ class Order:
         """The policy's name; `None` for a model that is none."""
         return self.route.name if isinstance(self.route, PolicyRoute) else None
 
-    @property
-    def sampling(self) -> Sampling:
-        """The settings the engine is sent."""
-        if not isinstance(self.route, PolicyRoute):
-            return self.asked.sampling
-        return sampling_of(self.admitted.run, self.route.sampling, self.asked.sampling, self.asked.given)
-
     def target(self, model: str) -> Target:
         """Whom the call is sent to, under the name that it has there."""
         is_ours = isinstance(self.route, PolicyRoute)
@@ -69,6 +64,13 @@ class Order:
     def request_id(self) -> str:
         """What a server is told as the request's id: the call's, without the dialect's prefix."""
         return self.call_id.removeprefix(self.dialect.id_prefix)
+
+
+def sampling_for(route: Route, asked: Asked, run: RunSettings) -> Sampling:
+    """The settings that a call is sampled with: of a model that is no policy the agent's own."""
+    if not isinstance(route, PolicyRoute):
+        return asked.sampling
+    return sampling_of(run, route.sampling, asked.sampling, asked.given)
 
 
 def verdict(failure: HoneError | ClientGone | None) -> tuple[CallState, Reason | None, str]:

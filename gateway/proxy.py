@@ -82,9 +82,10 @@ class Exchange:
         self._capture = Capture(order.asked, takes_tokens=order.policy is not None)
         self._writer = order.dialect.writer(order.asked, order.call_id)
         reply.form = self._writer.error_form or reply.form
-        is_passing = isinstance(self._writer, PassingWriter) and self._capture.takes_pieces
-        self._passing = self._writer if isinstance(self._writer, PassingWriter) and is_passing else None
+        self._passing = self._writer if isinstance(self._writer, PassingWriter) else None
         """Writes what need not be read whole, where nothing of it is for the agent but words."""
+        if not self._capture.takes_pieces:
+            self._passing = None
         self._ends = proxy.ends.setdefault(order.policy or "", EndTokens())
         self._held: list[bytes] = []
         self._is_marked = False
@@ -205,7 +206,10 @@ class Exchange:
             async with source.ask(self._order, placement) as answer, aclosing(answer.batches()) as batches:
                 async for events in batches:
                     self._has_begun = True
-                    await self._forward(events)
+                    if len(events) > 1:
+                        await self._forward(events)
+                    elif data := self._take(events[0]):
+                        await self._reply.events(data)
         finally:
             self._placing.end(placement)
         if not self._capture.is_finished:
@@ -215,10 +219,6 @@ class Exchange:
 
     async def _forward(self, events: list[SseEvent]) -> None:
         """Pass events on together; those before one that breaks the answer too."""
-        if len(events) == 1:
-            if data := self._take(events[0]):
-                await self._reply.events(data)
-            return
         ready: list[bytes] = []
         try:
             for event in events:
@@ -229,8 +229,14 @@ class Exchange:
 
     def _take(self, event: SseEvent) -> bytes:
         """What of an event goes on now; from the last finish reason on it is held instead, a whole answer always."""
+        streams = self._order.asked.streams
+        if streams and self._passing is not None and event.data is not None:
+            piece = read_piece(event.data)
+            if piece is not None and not self._capture.is_finished:
+                self._capture.take_piece(piece)
+                return self._passing.piece(piece)
         passed = self._pass(event)
-        if self._capture.is_finished or not self._order.asked.streams:
+        if self._capture.is_finished or not streams:
             self._held.append(passed)
             return b""
         return passed
@@ -239,34 +245,19 @@ class Exchange:
         """An event as the agent gets it: in its dialect, without what it did not ask for."""
         if event.data is None:
             return event.raw
-        if self._passing is not None and (said := self._pass_common(event.data)) is not None:
-            return said
         if event.is_done:
             if not self._capture.is_finished:
                 raise UpstreamFailed(ENDLESS)
             self._is_marked = True
             return self._writer.done(event.raw)
-        said = engine_object(event.data, MALFORMED)
-        if (error := error_in(said)) is not None:
+        streams = self._order.asked.streams
+        whole = None if streams or self._passing is None else read_whole(event.data)
+        said = engine_object(event.data, MALFORMED) if whole is None else whole
+        if whole is None and (error := error_in(said)) is not None:
             raise error
         if not self._capture.feed(said):
             return b""
-        return self._writer.event(said) if self._order.asked.streams else self._writer.whole(said)
-
-    def _pass_common(self, data: bytes) -> bytes | None:
-        """An event of the shape that nearly all have, as the agent gets it; `None` if it has another."""
-        assert self._passing is not None
-        if self._order.asked.streams:
-            piece = read_piece(data)
-            if piece is None:
-                return None
-            self._capture.take_piece(piece)
-            return self._passing.piece(piece)
-        whole = read_whole(data)
-        if whole is None:
-            return None
-        self._capture.feed(whole)
-        return self._passing.whole(whole)
+        return self._writer.event(said) if streams else self._writer.whole(said)
 
     # the record
 

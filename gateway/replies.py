@@ -51,29 +51,30 @@ class Reply:
         """When a stream began, by `time.perf_counter`."""
         self.route = self.dialect = OTHER
         """What was asked for, as it is counted."""
-        self.headers: Headers = []
+        self._headers: dict[bytes, bytes] = {}
         """Sent with whatever the answer turns out to be."""
         self.form: ErrorForm = OpenAIForm()
         """How errors are told; the dialect's, once it is known."""
 
     def add_header(self, name: str, value: str) -> None:
         """Send a header, in place of one of this name that was to be sent."""
-        key = name.encode("latin-1")
-        self.headers[:] = [header for header in self.headers if header[0] != key]
-        self.headers.append((key, value.encode("latin-1", "replace")))
+        self._headers[name.encode("latin-1")] = value.encode("latin-1", "replace")
 
     async def whole(self, body: bytes, *, status: int = 200, extra: Iterable[tuple[bytes, bytes]] = ()) -> None:
         """One JSON answer."""
-        headers = [JSON_TYPE, (b"content-length", str(len(body)).encode()), *self.headers, *extra]
+        headers = [JSON_TYPE, (b"content-length", str(len(body)).encode()), *self._headers.items(), *extra]
         await self._start(status, headers)
         await self._send({"type": "http.response.body", "body": body})
 
-    async def events(self, data: bytes, *, last: bool = False) -> None:
+    def events(self, data: bytes, *, last: bool = False) -> Awaitable[None]:
         """A piece of a stream, which begins with the first."""
-        if not self.status:
-            self.first_event_s = perf_counter()
-            await self._start(200, [*STREAM_HEADERS, *self.headers])
-        await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+        message = {"type": "http.response.body", "body": data, "more_body": not last}
+        return self._send(message) if self.status else self._begin(message)
+
+    async def _begin(self, message: Message) -> None:
+        self.first_event_s = perf_counter()
+        await self._start(200, [*STREAM_HEADERS, *self._headers.items()])
+        await self._send(message)
 
     async def fail(self, error: HoneError) -> None:
         """A status if nothing was sent yet, else one error event and the end."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -18,7 +19,7 @@ import aiohttp
 import msgspec
 
 from gateway.context import CURRENT
-from gateway.deadlines import Deadline, Deadlines
+from gateway.deadlines import Deadlines
 from gateway.dialects.base import Json
 from gateway.dialects.openai_form import MAX_MESSAGE_CHARS
 from gateway.message_fold import decode_json_value
@@ -72,7 +73,6 @@ class Upstream:
     ) -> None:
         self._who = who
         self._key = key
-        self._timeout_s = timeout_s
         self._idle_s = idle_s or timeout_s
         """How long a stream that has begun may be silent."""
         self._deadlines = deadlines or Deadlines()
@@ -96,8 +96,7 @@ class Upstream:
         if call is not None and call.traceparent is not None:
             headers["traceparent"] = call.traceparent
         try:
-            with self._deadlines.within(self._timeout_s):
-                response = await self._pool().post(url, data=body, headers=headers, allow_redirects=False)
+            response = await self._pool().post(url, data=body, headers=headers, allow_redirects=False)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise _unreachable(error, url, self._who) from error
         try:
@@ -105,9 +104,7 @@ class Upstream:
                 raise await _refusal(response, self._who)
             if streams and response.content_type != "text/event-stream":
                 raise UpstreamFailed(f"{self._who} did not answer with a stream.")
-            yield Answer(
-                response, self._who, self._deadlines.within(self._timeout_s), self._idle_s if streams else None
-            )
+            yield Answer(response, self._who, self._deadlines, self._idle_s if streams else None)
         except EngineRefused as refused:
             if self._key:
                 refused.message = refused.message.replace(self._key, "***")  # as servers quote a key they do not take
@@ -133,12 +130,11 @@ class Upstream:
 class Answer:
     """The events of an answer, in batches as they arrive."""
 
-    def __init__(self, response: aiohttp.ClientResponse, who: str, silence: Deadline, idle_s: float | None) -> None:
-        """`silence` bounds the time until the first bytes, `idle_s` that between later ones; `None` if it is no
-        stream."""
+    def __init__(self, response: aiohttp.ClientResponse, who: str, deadlines: Deadlines, idle_s: float | None) -> None:
+        """`idle_s` is how long a stream that has begun may be silent; `None` if it is none."""
         self._response = response
         self._who = who
-        self._silence = silence
+        self._deadlines = deadlines
         self._idle_s = idle_s
 
     async def batches(self) -> AsyncGenerator[list[SseEvent]]:
@@ -148,15 +144,16 @@ class Answer:
             yield [SseEvent(raw=raw, data=raw)]
             return
         parser, now_s = SseParser(), asyncio.get_running_loop().time
-        with self._failures(), self._silence as silence:
-            while chunk := await self._response.content.readany():
-                silence.rest()
+        read, idle_s = self._response.content.readany, self._idle_s
+        with self._failures(), self._deadlines.within(math.inf) as silence:
+            while chunk := await read():
+                silence.until_s = math.inf
                 if events := parser.feed(chunk):
                     yield events
                     if events[-1].is_done:
                         await self._drain()
                         return
-                silence.until_s = now_s() + self._idle_s
+                silence.until_s = now_s() + idle_s
         if events := parser.close():
             yield events
 
@@ -164,7 +161,7 @@ class Answer:
         """The body of an answer that is no stream."""
         parts: list[bytes] = []
         size = 0
-        with self._failures(), self._silence:
+        with self._failures():
             while chunk := await self._response.content.readany():
                 size += len(chunk)
                 if size > MAX_EVENT_BYTES:
