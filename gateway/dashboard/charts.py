@@ -23,6 +23,7 @@ Values = tuple[float | None, ...]
 WIDTH: Final = 400
 HEIGHT: Final = 190
 WIDE: Final = 820
+COLUMN_HEIGHT: Final = 150
 LEFT: Final = 46
 RIGHT: Final = 12
 TOP: Final = 10
@@ -147,6 +148,31 @@ def bars(title: str, rows: Sequence[tuple[str, float]]) -> Markup:
             f'<rect class="stick f1" x="136" y="{y + 4}" width="{length:.1f}" height="14" rx="2"/>'
             f'<text class="label" x="{142 + length:.1f}" y="{y + 15}">{escape(number(value))}</text>'
         )
+    return Markup("".join([*parts, "</svg>"]))  # noqa: S704
+
+
+def columns(title: str, rows: Sequence[tuple[str, float]]) -> Markup:
+    """Upright bars, each over its name and under its number: a few days side by side."""
+    if not rows:
+        return Markup("")
+    most = max(value for _, value in rows) or 1.0
+    step, room = WIDE / len(rows), COLUMN_HEIGHT - 2 * BOTTOM
+    parts = [f'<svg class="chart" role="img" viewBox="0 0 {WIDE} {COLUMN_HEIGHT}" xmlns="http://www.w3.org/2000/svg">']
+    parts.append(f"<title>{escape(title)}</title><desc>{escape(_listed(rows))}</desc>")
+    parts.append(f'<path class="axis" d="M0 {COLUMN_HEIGHT - BOTTOM}H{WIDE}"/>')
+    for place, (name, value) in enumerate(rows):
+        middle, height = step * (place + 0.5), room * max(0.0, value) / most
+        top = COLUMN_HEIGHT - BOTTOM - height
+        parts.append(
+            f'<rect class="stick f1" x="{middle - 0.3 * step:.1f}" y="{top:.1f}" width="{0.6 * step:.1f}" '
+            f'height="{height:.1f}" rx="2"/>'
+            f'<text class="label" x="{middle:.1f}" y="{COLUMN_HEIGHT - 8}" text-anchor="middle">{escape(name)}</text>'
+        )
+        if value > 0:
+            parts.append(
+                f'<text class="label" x="{middle:.1f}" y="{top - 5:.1f}" text-anchor="middle">'
+                f"{escape(number(value))}</text>"
+            )
     return Markup("".join([*parts, "</svg>"]))  # noqa: S704
 
 

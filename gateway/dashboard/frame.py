@@ -57,10 +57,16 @@ def page(request: Request, viewer: Viewer | None, template: str, /, status: int 
     made: Environment = request.app.state.templates
     found = made.get_template(template)
     told = {**values, "viewer": viewer, "path": request.url.path, "nav": _nav(request.url.path, viewer)}
-    block = request.headers.get("hx-target", "").replace("-", "_")
-    if request.headers.get("hx-request") == "true" and block in found.blocks:
+    block = fragment(request)
+    if block is not None and block in found.blocks:
         return _html(_block(found, block, told), status)
     return _html(found.render(told), status)
+
+
+def fragment(request: Request, *known: str) -> str | None:
+    """The block that htmx asks for, if it is one of those that are read apart; `None` where all is to be read."""
+    asked = request.headers.get("hx-target", "").replace("-", "_")
+    return asked if request.headers.get("hx-request") == "true" and (asked in known or not known) else None
 
 
 def error_page(request: Request, viewer: Viewer | None, status: int, title: str, message: str) -> Response:

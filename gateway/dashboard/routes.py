@@ -6,7 +6,21 @@ from typing import Final
 
 from fastapi import APIRouter
 
-from gateway.dashboard.pages import assets, episode, episodes, groups, login, overview, policies, training
+from gateway.dashboard.pages import (
+    assets,
+    audit,
+    engines,
+    episode,
+    episodes,
+    groups,
+    keys,
+    login,
+    overview,
+    policies,
+    runs,
+    settings,
+    training,
+)
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
     assets.router,
@@ -17,4 +31,9 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     episode.router,
     policies.router,
     training.router,
+    runs.router,
+    engines.router,
+    keys.router,
+    audit.router,
+    settings.router,
 )

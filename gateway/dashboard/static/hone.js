@@ -9,6 +9,17 @@ document.addEventListener("click", (event) => {
   button.setAttribute("aria-expanded", String(!isOpen));
 });
 
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  const field = document.getElementById(button.dataset.copy);
+  field.select();
+  navigator.clipboard.writeText(field.value).then(
+    () => { document.getElementById("announce").textContent = "Copied"; button.textContent = "Copied"; },
+    () => { document.getElementById("announce").textContent = "Press Ctrl+C to copy"; },
+  );
+});
+
 document.addEventListener("htmx:configRequest", (event) => {
   const token = document.querySelector("input[name=csrf]");
   if (token && event.detail.verb !== "get") event.detail.headers["X-CSRF-Token"] = token.value;
