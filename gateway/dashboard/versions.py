@@ -58,6 +58,8 @@ class Known:
     rewards: Mapping[int, VersionReward]
     gaps: Mapping[int, VersionGap]
     pins: Mapping[int, int]
+    has_trial: bool = False
+    """Whether a version is on trial: then going back to the active one ends that."""
 
 
 def version_views(policy: Policy, versions: Iterable[Version], known: Known) -> list[VersionView]:
@@ -80,7 +82,7 @@ def base_view(policy: Policy, known: Known) -> VersionView:
         num_open=known.pins.get(0, 0),
         share=_share(0, known.pins),
         is_active=is_active,
-        can_go_back=not is_active,
+        can_go_back=not is_active or known.has_trial,
     )
 
 
@@ -146,6 +148,8 @@ def what_rollback_does(policy: Policy, versions: Sequence[Version], version: int
     later = [one.version for one in versions if one.version > version and one.state is not VersionState.FAILED]
     moved = sum(number for pinned, number in pins.items() if pinned in later)
     told = [f"New episodes get {_named(version)} at once, in place of {_named(policy.active)}."]
+    if version == policy.active:
+        told = [f"All new episodes get {_named(version)}; what is on trial against it has lost."]
     if later:
         told.append(f"{_listed(later)} {'is' if len(later) == 1 else 'are'} withdrawn and can never be served again.")
     if moved:
@@ -191,7 +195,7 @@ def _view(policy: Policy, version: Version, known: Known) -> VersionView:
         created_ms=version.created_ms,
         activated_ms=version.activated_ms,
         is_active=is_active,
-        can_go_back=version.state in GOOD and not is_active,
+        can_go_back=version.state in GOOD and (not is_active or known.has_trial),
     )
 
 

@@ -32,6 +32,8 @@ input_price = 2.5
 output_price = 10.0
 """
 """A model that is no policy, so that there is a bill."""
+ENV = {"HONE_POLICIES": "solver=base,checker=base", "HONE_TRUSTED_PROXIES": "127.0.0.1"}
+"""Tests say from which address they come, so that those who fail on purpose slow nobody else."""
 
 
 @dataclass(slots=True)
@@ -58,14 +60,16 @@ class Stage:
 
 
 @contextmanager
-def staged(data_dir: Path, tell: Callable[..., Coroutine[Any, Any, Told]] = tell_stories) -> Iterator[Stage]:
-    """A stage for as long as the block lasts."""
+def staged(
+    data_dir: Path, tell: Callable[..., Coroutine[Any, Any, Told]] = tell_stories, policies: str = ""
+) -> Iterator[Stage]:
+    """A stage for as long as the block lasts; `policies` are tables of `hone.toml` in place of the usual two."""
     ready, over = Event(), Event()
     found: list[Stage] = []
     failed: list[BaseException] = []
 
     async def serve() -> None:
-        async with _serving(data_dir, tell) as stage:
+        async with _serving(data_dir, tell, policies) as stage:
             found.append(stage)
             ready.set()
             await asyncio.to_thread(over.wait)
@@ -73,7 +77,7 @@ def staged(data_dir: Path, tell: Callable[..., Coroutine[Any, Any, Told]] = tell
     def run() -> None:
         try:
             asyncio.run(serve())
-        except BaseException as failure:  # raised again below, by the thread that waits
+        except BaseException as failure:  # noqa: BLE001 - raised again below, by the thread that waits
             failed.append(failure)
         finally:
             ready.set()
@@ -93,10 +97,13 @@ def staged(data_dir: Path, tell: Callable[..., Coroutine[Any, Any, Told]] = tell
 
 
 @asynccontextmanager
-async def _serving(data_dir: Path, tell: Callable[..., Coroutine[Any, Any, Told]]) -> AsyncIterator[Stage]:
+async def _serving(
+    data_dir: Path, tell: Callable[..., Coroutine[Any, Any, Told]], policies: str
+) -> AsyncIterator[Stage]:
     async with ScriptedEngine(models=("base", "oracle")) as engine:
-        (data_dir / "hone.toml").write_text(HONE_TOML.format(engine=engine.url))
-        async with running_gateway(engine, data_dir, {"HONE_POLICIES": "solver=base,checker=base"}) as gateway:
+        (data_dir / "hone.toml").write_text(HONE_TOML.format(engine=engine.url) + policies)
+        env = {**ENV, "HONE_POLICIES": ""} if policies else ENV
+        async with running_gateway(engine, data_dir, env) as gateway:
             told = await tell(gateway, engine)
             stage = Stage(gateway.url, gateway, engine, data_dir, asyncio.get_running_loop(), told)
             for name, scopes, tenant in (

@@ -19,6 +19,7 @@ from gateway.dashboard.charts import interval, line_chart, sparkline
 from gateway.dashboard.curves import read_step
 from gateway.dashboard.forms import FormOf
 from gateway.dashboard.frame import ROOT, page
+from gateway.dashboard.releases import view_of
 from gateway.dashboard.versions import (
     Known,
     VersionView,
@@ -78,6 +79,7 @@ async def policy(
         "policy.html",
         policy=row,
         settings=services.settings.stores.policy(name),
+        **await _release(services, name, versions),
         lease_ms=await services.batches.lease_until(name),
         now_ms=services.clock.now_ms(),
         versions=[(view, _interval(view, reach)) for view in views],
@@ -165,7 +167,16 @@ async def _known(services: Services, viewer: Viewer, name: str, versions: Sequen
         rewards=rewards,
         gaps=gaps_by_version(read_step(step) for step in steps),
         pins=await services.store.pins(name),
+        has_trial=any(trial.policy == name for trial in await services.ledger.open_trials()),
     )
+
+
+async def _release(services: Services, name: str, versions: Sequence[Version]) -> dict[str, Any]:
+    """How the versions stand; nothing of a policy that the settings do not name any more."""
+    if services.settings.stores.policy(name) is None:
+        return {"release": None, "events": ()}
+    release = await services.releasing.release(name)
+    return {"release": view_of(release, versions), "events": release.events}
 
 
 async def _row(services: Services, viewer: Viewer, name: str) -> dict[str, Any]:
