@@ -25,8 +25,9 @@ from gateway.key_commands import keys
 from gateway.local.up import up as run_up
 from gateway.serve import serve
 from gateway.settings import GatewaySettings, LocalEngine, load
-from gateway.shell.listing import episodes, groups, policies, runs
+from gateway.shell.listing import episodes, groups, runs
 from gateway.shell.moving import export_run, import_episodes
+from gateway.shell.policies import policies
 from gateway.shell.replaying import replay_recorded
 from gateway.shell.rescoring import rescore_run
 from gateway.verify import Asked, verify_batches

@@ -55,6 +55,14 @@ async def list_keys(stores: StoreSettings, tenant: str) -> list[tuple[Key, tuple
     return [(key, usage[key.key_id]) for key in keys]
 
 
+async def key_with_usage(stores: StoreSettings, tenant: str, key_id: str) -> tuple[Key, tuple[KeyUsage, KeyUsage]]:
+    """One key of a tenant, and what calls with it took: in all, and today."""
+    async with open_ledger(stores) as ledger:
+        key = await ledger.get_key(tenant, key_id)
+        usage = await ledger.key_usage([key_id], day_of(SystemClock().now_ms()))
+    return key, usage[key_id]
+
+
 async def rotate_key(stores: StoreSettings, tenant: str, key_id: str, grace_s: float) -> tuple[str, Key, int]:
     """Another secret for a key, the key, and until when the old secret works."""
     if not 0 <= grace_s <= MAX_GRACE_S:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-import msgspec
 import typer
 
 from gateway import desk
-from gateway.answers import plain
 from gateway.key_making import Wanted, key_view, standing
+from gateway.terminal import echo_json, show_table
 from tracker.clock import SystemClock
 from tracker.errors import BadRequest
 from tracker.settings import StoreSettings, load_stores
-from tracker.types import DEFAULT, Key, KeyLimits, Scope
+from tracker.types import DEFAULT, Key, KeyLimits, KeyUsage, Scope
 
 keys = typer.Typer(no_args_is_help=True, help="API keys of a data folder.")
 
+COLUMNS: Final = ("key_id", "standing", "scopes", "calls", "tokens", "today", "expires_ms", "label")
 Tenant = Annotated[str, typer.Option(help="The tenant the key belongs to.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Rate = Annotated[int | None, typer.Option(min=0, help="Calls in any minute, over all gateways.")]
@@ -59,13 +59,23 @@ def create_key(  # noqa: PLR0913 - a command's options are its arguments
 @keys.command("list")
 def list_keys(tenant: Tenant = DEFAULT, as_json: AsJson = False) -> None:
     """List a tenant's keys and what calls with them took, without the keys themselves."""
-    now_ms = SystemClock().now_ms()
-    for key, usage in asyncio.run(desk.list_keys(_stores(), tenant)):
-        if as_json:
-            _echo_json(key_view(key, usage))
-            continue
-        took = f"{usage[0].calls} calls, {usage[0].tokens} tokens"
-        typer.echo(f"{key.key_id}  {standing(key, now_ms)}  {','.join(key.scopes)}  {took}  {key.label}")
+    found = asyncio.run(desk.list_keys(_stores(), tenant))
+    if not as_json:
+        show_table(COLUMNS, [_row(key, usage) for key, usage in found])
+        return
+    for key, usage in found:
+        echo_json(key_view(key, usage))
+
+
+@keys.command("show")
+def show_key(key_id: str, tenant: Tenant = DEFAULT, as_json: AsJson = False) -> None:
+    """Show one key: its limits, and what calls with it took."""
+    key, usage = asyncio.run(desk.key_with_usage(_stores(), tenant, key_id))
+    shown = key_view(key, usage)
+    if as_json:
+        echo_json(shown)
+    else:
+        show_table(("field", "value"), [{"field": name, "value": value} for name, value in shown.items()])
 
 
 @keys.command("rotate")
@@ -115,17 +125,19 @@ def _stores() -> StoreSettings:
 
 def _show_secret(secret: str, key: Key, as_json: bool, **more: int) -> None:
     if as_json:
-        _echo_json({"key": secret, **more, **key_view(key)})
+        echo_json({"key": secret, **more, **key_view(key)})
     else:
         typer.echo(secret)
 
 
 def _show_key(key: Key, done: str, as_json: bool) -> None:
     if as_json:
-        _echo_json(key_view(key))
+        echo_json(key_view(key))
     else:
         typer.echo(f"{key.key_id} {done}.")
 
 
-def _echo_json(value: dict[str, Any]) -> None:
-    typer.echo(msgspec.json.encode(plain(value)).decode())
+def _row(key: Key, usage: tuple[KeyUsage, KeyUsage]) -> dict[str, Any]:
+    """A key on one line."""
+    took = {"calls": usage[0].calls, "tokens": usage[0].tokens, "today": usage[1].tokens}
+    return {**key_view(key), **took, "standing": standing(key, SystemClock().now_ms())}

@@ -46,7 +46,9 @@ def table(names: Sequence[str], rows: Iterable[Mapping[str, Any]], title: str | 
 
 
 def show_table(names: Sequence[str], rows: Sequence[Mapping[str, Any]], title: str | None = None) -> None:
-    """Print a table, without blanks at the ends of its lines."""
+    """Print a table, without blanks at the ends of its lines; nothing for no rows."""
+    if not rows:
+        return
     screen = console()
     with screen.capture() as captured:
         screen.print(table(names, rows, title))

@@ -19,40 +19,15 @@ from tracker.errors import CorruptRecord, Gone, NotFound
 from tracker.evidence import Archived, Fault, Sealed
 from tracker.manifests import NO_MANIFEST
 from tracker.members import RunCache
-from tracker.receipts import decode_receipts
 from tracker.removal import EVENT, Kept, removed_line, words
 from tracker.sql import Database
 from tracker.types import Batch, GroupState, Record, RunSettings
 from tracker.vault import Vault
 from tracker.verification import Removed, Stored
+from tracker.wholes import StoredTimeline
 
 RunKey = tuple[str, str]
 """(tenant, run)."""
-
-
-class StoredTimeline(Record, frozen=True):
-    """The archive of one episode as it lies in SQL."""
-
-    episode_id: str
-    tenant: str
-    run: str
-    blob: bytes
-    digest: str
-    receipts: bytes | None
-    kept: int = Kept.ALL
-    shredded: str = ""
-    """Why there is nothing to be read of it, for people."""
-
-    def opened(self) -> Archived:
-        """Raises `CorruptRecord`."""
-        if self.shredded:
-            raise CorruptRecord(f"episode {self.episode_id}: {self.shredded}")
-        return Archived.of(self.episode_id, self.blob, self.digest, self.receipts)
-
-    def sealed(self) -> Archived:
-        """What proves it, without its calls. Raises `CorruptRecord`."""
-        known = () if self.receipts is None else decode_receipts(self.receipts)
-        return Archived(episode_id=self.episode_id, chain=self.digest, calls=(), receipts=known)
 
 
 class _Evidence(Record, frozen=True):

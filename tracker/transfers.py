@@ -9,7 +9,7 @@ elsewhere. Whether an archive is what its receipts say is checked before (`evide
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from msgspec.structs import asdict
@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Row, insert, select
 
 from tracker import tables
 from tracker.audit import record_act
-from tracker.batch_reading import StoredTimeline, timelines_of
+from tracker.batch_reading import timelines_of
 from tracker.clock import Clock
 from tracker.episode_rows import COUNTERS, episode_rows, row_of
 from tracker.errors import Conflict, Gone
@@ -30,64 +30,13 @@ from tracker.sql import Database, insert_new
 from tracker.types import (
     Act,
     EpisodeHead,
-    EpisodeRow,
     EpisodeState,
     GroupState,
-    Record,
     Reward,
-    RunSettings,
     SkipReason,
 )
 from tracker.vault import Vault
-
-HEAD: Final = (
-    "episode_id",
-    "tenant",
-    "run",
-    "task",
-    "group_id",
-    "policy",
-    "version",
-    "created_ms",
-    "ttl_ms",
-    "metadata",
-    "implicit",
-    "key_id",
-)
-"""What of an episode's head means the same in every installation."""
-
-
-class Standing(Record, frozen=True):
-    """How an episode stood when its group was taken."""
-
-    reward: float | None = None
-    advantage: float | None = None
-    member: bool = True
-    why: str = ""
-
-
-class GroupPlace(Record, frozen=True):
-    """The group of an episode, and its place there."""
-
-    group_id: str
-    round: int
-    size: int
-    state: GroupState
-    reason: SkipReason | None = None
-    created_ms: int = 0
-    place: int | None = None
-    standing: Standing | None = None
-    """`None` until the group was taken."""
-
-
-class WholeEpisode(Record, frozen=True):
-    """An archived episode with everything that belongs to it."""
-
-    row: EpisodeRow
-    run: RunSettings
-    timeline: StoredTimeline
-    rewards: tuple[Reward, ...] = ()
-    group: GroupPlace | None = None
+from tracker.wholes import HEAD, GroupPlace, Standing, StoredTimeline, WholeEpisode
 
 
 class Transfers(Database):
@@ -206,6 +155,7 @@ def _values(whole: WholeEpisode) -> dict[str, Any]:
         "archived_ms": row.archived_ms,
         "kept": int(Kept.ALL),
         **{name: getattr(row, name) for name in COUNTERS},
+        **({} if row.spent is None else asdict(row.spent)),
     }
 
 

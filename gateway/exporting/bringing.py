@@ -19,8 +19,8 @@ from gateway.exporting.carried import is_same, whole_of
 from tracker.errors import BadRequest, Conflict, CorruptRecord, Gone, SettingsError
 from tracker.ledger import SqlLedger
 from tracker.settings import StoreSettings
-from tracker.transfers import WholeEpisode
 from tracker.types import Record
+from tracker.wholes import WholeEpisode
 
 
 class Brought(Record, frozen=True):

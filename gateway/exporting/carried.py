@@ -17,14 +17,14 @@ from typing import Any, Final, TypeVar, get_type_hints
 import msgspec
 from msgspec.structs import replace
 
-from tracker.batch_reading import StoredTimeline
 from tracker.codec import encode_calls
 from tracker.errors import BadRequest, CorruptRecord
 from tracker.evidence import Archived, episode_faults
+from tracker.outcomes import spent_on
 from tracker.receipts import Receipt, encode_receipts
 from tracker.samples import kinds_of
-from tracker.transfers import HEAD, GroupPlace, WholeEpisode
 from tracker.types import Call, Choice, EpisodeHead, EpisodeRow, Record, Reward, RunSettings
+from tracker.wholes import HEAD, GroupPlace, StoredTimeline, WholeEpisode
 
 SCHEMA: Final = 1
 IN_BASE64: Final = "$base64"
@@ -163,6 +163,7 @@ def _read(told: _Line) -> tuple[WholeEpisode, Archived]:
         {},
         head=head,
         kinds=kinds_of(calls),
+        spent=spent_on(calls),
     )
     rewards = tuple(
         replace(_record(Reward, fields, {"metadata": _unjson}, seq=0), seq=number)

@@ -22,14 +22,15 @@ from msgspec.structs import replace
 
 from gateway.desk import open_ledger
 from gateway.exporting.carried import line_of
-from gateway.exporting.forms import Form, Row, Wanted, episode_rows, opened, pairs
+from gateway.exporting.forms import Form, Row, Wanted, episode_rows, opened
 from gateway.exporting.jsonl import JsonLines
 from gateway.exporting.parts import Format, Parts, State
+from gateway.exporting.preferences import pairs
 from tracker.errors import CorruptRecord, SettingsError
 from tracker.ledger import SqlLedger
 from tracker.settings import StoreSettings
-from tracker.transfers import WholeEpisode
 from tracker.types import EpisodeState, Record
+from tracker.wholes import WholeEpisode
 
 PAGE: Final = 50
 """How many episodes, or groups, are read at a time."""

@@ -1,17 +1,16 @@
-"""The forms of export: what one row of each says, from one episode, or for preferences from one group. Pure.
+"""The forms of export: what a row of each says, from one episode (of preferences: `preferences.py`). Pure.
 
 `rows` are tokens, one line for each trained choice; `samples` are merged branches. `sft` and `grpo` are TRL's
 prompt-completion type, one line for each trained choice, conversational where the agent spoke in messages. `dpo` is its
-preference type, made from groups: see `pairs`. What is not trained never becomes a row of any form: it is counted, by
+preference type, made from groups. What is not trained never becomes a row of any form: it is counted, by
 reason. Every row says whose it is: episode, call, the call it continues, role, version, and whether it was correct.
 """
 
 from __future__ import annotations
 
 import enum
-import json
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from gateway.exporting.talks import Talk, answer_of, talk_of
@@ -20,15 +19,14 @@ from tracker.credit import call_rewards
 from tracker.errors import BadRequest
 from tracker.samples import rows_of, samples_of
 from tracker.timeline import Timeline, fold, included
-from tracker.transfers import WholeEpisode
 from tracker.types import Call, Choice, EpisodeRow, Record
+from tracker.wholes import WholeEpisode
 
 Row = dict[str, Any]
 UNSCORED: Final = "unscored"
 INCORRECT: Final = "incorrect"
 NO_MEMBER: Final = "no_member"
 UNREADABLE: Final = "unreadable"
-ALONE: Final = "no_pair"
 
 
 class Form(enum.StrEnum):
@@ -159,72 +157,14 @@ def episode_rows(episode: Opened, wanted: Wanted, left_out: Counter[str]) -> Ite
         case Form.ROWS:
             yield from _token_rows(episode, wanted)
         case Form.GRPO | Form.SFT:
-            yield from _said_rows(episode, wanted, left_out)
+            yield from said_rows(episode, wanted, left_out)
         case Form.DPO | Form.EPISODES:
             raise AssertionError(f"{wanted.form} is not made from one episode's calls")
-
-
-class _Side(Record, frozen=True):
-    """One answer that may be in a pair."""
-
-    row: Row
-    reward: float
-
-
-def pairs(episodes: Iterable[Opened], wanted: Wanted, left_out: Counter[str]) -> Iterator[Row]:
-    """The preferences of one group.
-
-    Answers are compared that were given to the very same prompt and tools, under one policy and role, by different
-    members of the group. They are put in order of their episode's reward; the best is paired with the worst, the
-    second best with the second worst, and so on while the rewards differ by more than the margin: each answer stands in
-    at most one pair. With a threshold, the better one of a pair must reach it and the other must not. Equal answers are
-    no preference.
-    """
-    sides: defaultdict[bytes, list[_Side]] = defaultdict(list)
-    for episode in episodes:
-        left_out.update(reason.value for reason in episode.timeline.excluded.values())
-        for row in _said_rows(episode, wanted, left_out, is_paired=True):
-            if row["reward"] is not None:
-                sides[_prompt_key(row)].append(_Side(row=row, reward=row["reward"]))
-    for same in sides.values():
-        num_paired = 0
-        for better, worse in _matched(sorted(same, key=lambda side: -side.reward), wanted):
-            num_paired += 2
-            yield _pair(better.row, worse.row)
-        if num_paired < len(same):
-            left_out[ALONE] += len(same) - num_paired
 
 
 def correct(reward: float | None, threshold: float | None) -> bool | None:
     """Whether a reward is that of a correct attempt; `None` where nobody can say."""
     return None if reward is None or threshold is None else reward >= threshold
-
-
-def _matched(ordered: Sequence[_Side], wanted: Wanted) -> Iterator[tuple[_Side, _Side]]:
-    for better, worse in zip(ordered[: len(ordered) // 2], reversed(ordered), strict=False):
-        if better.reward - worse.reward <= wanted.margin:
-            return
-        is_apart = wanted.threshold is None or worse.reward < wanted.threshold <= better.reward
-        is_other = better.row["episode_id"] != worse.row["episode_id"]
-        if is_apart and is_other and better.row["completion"] != worse.row["completion"]:
-            yield better, worse
-
-
-def _pair(better: Row, worse: Row) -> Row:
-    shared = {name: better[name] for name in ("run", "task", "group_id", "role", "policy")}
-    tools = {"tools": better["tools"]} if "tools" in better else {}
-    told = {
-        f"{side}_{name}": row[name]
-        for side, row in (("chosen", better), ("rejected", worse))
-        for name in ("reward", "episode_id", "call_id", "choice", "parent_call_id", "version", "correct")
-    }
-    said = {"prompt": better["prompt"], "chosen": better["completion"], "rejected": worse["completion"]}
-    return {**said, **tools, **shared, **told}
-
-
-def _prompt_key(row: Row) -> bytes:
-    named = (row["prompt"], row.get("tools"), row["policy"], row["role"])
-    return json.dumps(named, sort_keys=True).encode()
 
 
 def _episode_fields(row: EpisodeRow, whole: WholeEpisode, wanted: Wanted) -> Row:
@@ -296,7 +236,7 @@ def _token_rows(episode: Opened, wanted: Wanted) -> Iterator[Row]:
                 }
 
 
-def _said_rows(episode: Opened, wanted: Wanted, left_out: Counter[str], *, is_paired: bool = False) -> Iterator[Row]:
+def said_rows(episode: Opened, wanted: Wanted, left_out: Counter[str], *, is_paired: bool = False) -> Iterator[Row]:
     """One row for each trained choice, in words; for pairs whether it is correct is looked at later."""
     chosen = [
         (call, choice) for call, choice in included(episode.calls, episode.timeline.excluded) if wanted.takes(call)

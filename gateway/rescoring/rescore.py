@@ -27,8 +27,8 @@ from tracker.clock import SystemClock
 from tracker.errors import CorruptRecord, NotFound
 from tracker.ledger import SqlLedger
 from tracker.settings import StoreSettings
-from tracker.transfers import WholeEpisode
 from tracker.types import EpisodeState, Group, Record, Reward
+from tracker.wholes import WholeEpisode
 
 PAGE: Final = 50
 FOLDER: Final = "rescoring"

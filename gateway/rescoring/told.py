@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from gateway.answers import plain
 from gateway.dialects.base import Json
 from gateway.exporting.talks import answer_of, talk_of
 from gateway.message_fold import decode_json_value
 from tracker.errors import BadRequest
 from tracker.timeline import Timeline, fold
-from tracker.transfers import WholeEpisode
-from tracker.types import Call
+from tracker.types import Call, Reward
+from tracker.wholes import WholeEpisode
 
 
 def told_of(whole: WholeEpisode) -> Json:
@@ -29,7 +28,7 @@ def told_of(whole: WholeEpisode) -> Json:
         "group_id": head.group_id,
         "status": None if whole.row.status is None else whole.row.status.value,
         "reward": whole.row.reward,
-        "rewards": [_reward(plain(reward)) for reward in whole.rewards],
+        "rewards": [_reward(reward) for reward in whole.rewards],
         "metadata": decode_json_value(head.metadata),
         "conversations": [said for call in calls if call.call_id in ends and (said := _conversation(call))],
         "calls": [_call(call, timeline) for call in calls],
@@ -66,5 +65,5 @@ def _call(call: Call, timeline: Timeline) -> Json:
     }
 
 
-def _reward(told: Json) -> Json:
-    return {name: told[name] for name in ("name", "value", "call_id", "source")}
+def _reward(reward: Reward) -> Json:
+    return {name: getattr(reward, name) for name in ("name", "value", "call_id", "source")}

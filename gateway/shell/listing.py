@@ -1,5 +1,5 @@
-"""`hone episodes`, `groups`, `runs` and `policies`: lists with filters, and one of each in full. What is read is in
-`reading.py`, what only a gateway can do in `remote.py`. `--json` prints a line for each, and one line for one."""
+"""`hone episodes`, `groups` and `runs`: lists with filters, and one of each in full. What is read is in `reading.py`.
+`--json` prints a line for each, and one line for one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,10 @@ import typer
 
 from gateway.answers import plain
 from gateway.desk import open_ledger
-from gateway.routes.views import group_view, policy_view, row_view
-from gateway.settings import load
+from gateway.routes.views import group_view, row_view
 from gateway.shell.episode import story_page, story_view
 from gateway.shell.reading import episode_story, episodes_of, groups_of, pages
-from gateway.shell.remote import ask
 from gateway.terminal import console, echo_json, show_table
-from tracker.errors import NotFound
 from tracker.ledger import SqlLedger
 from tracker.settings import StoreSettings, load_stores
 from tracker.shares import shares_of, total
@@ -39,7 +36,6 @@ LISTS: Final[Mapping[str, Any]] = {"invoke_without_command": True, "no_args_is_h
 episodes = typer.Typer(**LISTS, help="Episodes: the newest, by filters, or one in full.")
 groups = typer.Typer(**LISTS, help="Groups: rewards, advantages, and why one is not trained.")
 runs = typer.Typer(**LISTS, help="Runs and their settings.")
-policies = typer.Typer(**LISTS, help="Policies, their versions, and what agents get.")
 
 EPISODE_COLUMNS: Final = (
     "episode_id",
@@ -63,8 +59,6 @@ RUN_COLUMNS: Final = (
     "credit",
     "reward_weights",
 )
-POLICY_COLUMNS: Final = ("policy", "model", "active", "epoch", "versions")
-VERSION_COLUMNS: Final = ("version", "state", "epoch", "created_ms", "activated_ms", "folder", "detail")
 MEMBER_COLUMNS: Final = ("episode_id", "state", "status", "reward", "advantage", "member", "why")
 
 
@@ -167,7 +161,7 @@ def list_runs(context: typer.Context, tenant: Tenant = DEFAULT, as_json: AsJson 
             return await ledger.list_runs(tenant)
 
     found = asyncio.run(read())
-    _show_all([plain(run) for run in found], [_run_row(run) for run in found], RUN_COLUMNS, as_json)
+    show_all([plain(run) for run in found], [_run_row(run) for run in found], RUN_COLUMNS, as_json)
 
 
 @runs.command("show")
@@ -198,57 +192,6 @@ def show_run(run: str, tenant: Tenant = DEFAULT, as_json: AsJson = False) -> Non
         )
 
 
-@policies.callback()
-def list_policies(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the policies."""
-    if context.invoked_subcommand is not None:
-        return
-    found = asyncio.run(_policies())
-    shown = [{**policy, "versions": len(policy["versions"])} for policy in found]
-    _show_all(found, shown, POLICY_COLUMNS, as_json)
-
-
-@policies.command("show")
-def show_policy(name: str, as_json: AsJson = False) -> None:
-    """Show a policy with its versions."""
-    found = next((policy for policy in asyncio.run(_policies()) if policy["policy"] == name), None)
-    if found is None:
-        raise NotFound(f"There is no policy {name!r} here.")
-    if as_json:
-        echo_json(found)
-        return
-    show_table(POLICY_COLUMNS, [{**found, "versions": len(found["versions"])}])
-    show_table(VERSION_COLUMNS, list(reversed(found["versions"])), "\nVersions")
-
-
-@policies.command("rollback")
-def roll_back(name: str, version: int, as_json: AsJson = False) -> None:
-    """Have a running gateway go back to an earlier version (0 is the bare base model)."""
-    _asked(f"/v1/policies/{name}/rollback", {"version": version}, as_json)
-
-
-def _asked(path: str, body: Mapping[str, Any], as_json: bool) -> None:
-    answer = asyncio.run(ask(load(os.environ, Path.cwd()), os.environ, path, body))
-    if as_json:
-        echo_json(answer)
-    else:
-        show_table(tuple(answer), [answer])
-
-
-async def _policies() -> list[dict[str, Any]]:
-    stores = _stores()
-    async with open_ledger(stores) as ledger:
-        return [
-            plain(policy_view(known, _model(stores, known.policy), await ledger.list_versions(known.policy)))
-            for known in await ledger.list_policies()
-        ]
-
-
-def _model(stores: StoreSettings, policy: str) -> str | None:
-    settings = stores.policy(policy)
-    return None if settings is None else settings.model
-
-
 async def _list(
     read: Callable[[SqlLedger], AsyncGenerator[tuple[Sequence[T], str | None]]],
     view: Callable[[T], Mapping[str, Any]],
@@ -260,13 +203,13 @@ async def _list(
     async with open_ledger(_stores()) as ledger:
         async for rows, cursor in read(ledger):
             shown = [view(row) for row in rows]
-            _show_all(shown, shown, columns, as_json)
+            show_all(shown, shown, columns, as_json)
             last = cursor
     if last is not None:
         sys.stderr.write(f"There are more: --all, or --cursor {last}\n")
 
 
-def _show_all(
+def show_all(
     views: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], columns: Sequence[str], as_json: bool
 ) -> None:
     if not as_json:

@@ -29,11 +29,22 @@ class Refused(HoneError):
 
 async def ask(settings: GatewaySettings, env: Mapping[str, str], path: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Post, and what was answered; raises the gateway's message."""
+    return await _request(settings, env, "POST", path, dict(body))
+
+
+async def read(settings: GatewaySettings, env: Mapping[str, str], path: str) -> dict[str, Any]:
+    """What a page of the gateway tells; raises the gateway's message."""
+    return await _request(settings, env, "GET", path, None)
+
+
+async def _request(
+    settings: GatewaySettings, env: Mapping[str, str], method: str, path: str, body: dict[str, Any] | None
+) -> dict[str, Any]:
     url = (env.get("HONE_BASE_URL") or settings.base_url).rstrip("/").removesuffix("/v1")
     headers = {"Authorization": f"Bearer {admin_key(settings.stores.data_dir, env)}"}
     try:
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=TIMEOUT_S) as client:
-            answer = await client.post(path, json=dict(body))
+            answer = await client.request(method, path, json=body)
     except httpx.TransportError as error:
         raise Unavailable(f"No gateway answers at {url} ({error}); start it, or set HONE_BASE_URL.") from error
     if not answer.is_success:

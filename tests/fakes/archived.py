@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import random
 
-from tracker.batch_reading import StoredTimeline
 from tracker.codec import encode_calls
 from tracker.ledger import SqlLedger
 from tracker.receipts import seal
 from tracker.samples import counts, kinds_of
-from tracker.transfers import GroupPlace, WholeEpisode
 from tracker.types import (
     Call,
     Choice,
@@ -22,6 +20,7 @@ from tracker.types import (
     Reward,
     RunSettings,
 )
+from tracker.wholes import GroupPlace, StoredTimeline, WholeEpisode
 
 RUN = RunSettings(run="r", group_size=4)
 

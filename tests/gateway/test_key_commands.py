@@ -88,7 +88,13 @@ def test_a_key_is_made_limited_rotated_and_revoked(url: str) -> None:
     listed = told(url, "list", "--tenant", "acme")
     assert (listed["usage"]["calls"], listed["usage"]["prompt_tokens"]) == (2, 5)
     assert "digest" not in listed
-    assert "2 calls, 9 tokens" in hone(url, "list", "--tenant", "acme")
+    head, _, row = hone(url, "list", "--tenant", "acme").splitlines()
+    assert (head.split()[:6], row.split()[2:7]) == (
+        ["key_id", "standing", "scopes", "calls", "tokens", "today"],
+        ["agent,", "reward", "2", "9", "0"],
+    )
+    assert told(url, "show", key_id, "--tenant", "acme") == listed
+    assert "token_budget" in hone(url, "show", key_id, "--tenant", "acme")
     assert told(url, "revoke", key_id, "--tenant", "acme")["revoked_ms"] is not None
     with pytest.raises(HoneError, match="was revoked"):
         hone(url, "rotate", key_id, "--tenant", "acme")

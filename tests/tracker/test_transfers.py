@@ -9,8 +9,8 @@ from tests.fakes.archived import RUN, episode
 from tests.tracker.filling import created
 from tracker.errors import Conflict, Gone
 from tracker.ledger import SqlLedger
-from tracker.transfers import GroupPlace, Standing, WholeEpisode
 from tracker.types import Act, EpisodeFilter, Event, GroupState, SkipReason
+from tracker.wholes import GroupPlace, Standing, WholeEpisode
 
 
 async def test_what_was_brought_reads_as_it_was_given(ledger: SqlLedger) -> None:

@@ -21,13 +21,13 @@ from gateway.exporting.jsonl import JsonLines
 from gateway.exporting.parts import Parts, State
 from tests.fakes.archived import episode, fill
 from tests.tracker.call_strategies import episodes
-from tracker.batch_reading import StoredTimeline
 from tracker.clock import SystemClock
 from tracker.codec import encode_calls
 from tracker.errors import BadRequest, Conflict, CorruptRecord
 from tracker.ledger import SqlLedger
 from tracker.receipts import seal
 from tracker.types import Call
+from tracker.wholes import StoredTimeline
 
 ROOT = Path(__file__).parents[3]
 

@@ -149,5 +149,12 @@ async def test_an_open_episode_is_read_and_a_policy_rolled_back_beside_a_gateway
         await run("policies", "rollback", "solver", "1", HONE_BASE_URL=gateway.url)
     with pytest.raises(HoneError, match="No gateway answers"):
         await run("policies", "rollback", "solver", "1", HONE_BASE_URL="http://127.0.0.1:9", **key)
+    (release,) = await run("policies", "release", "solver", HONE_BASE_URL=gateway.url, **key)
+    assert (release["stable"], release["canary"]) == (1, None)
+    (shadow,) = await run("policies", "shadow", "solver", "1", "--share", "5", HONE_BASE_URL=gateway.url, **key)
+    assert shadow == {"policy": "solver", "version": 1, "share": 5.0}
+    for command in (("promote", "solver", "2"), ("pause", "solver"), ("canary", "solver", "2", "--share", "20")):
+        with pytest.raises(HoneError, match="trial"):  # there is none
+            await run("policies", *command, HONE_BASE_URL=gateway.url, **key)
     await converse(gateway, ASKED, 2, 1.0)
     assert (await run("episodes", "--status", "archived"))[0]["num_calls"] == 2
