@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import io
 import json
 import subprocess
@@ -503,6 +504,14 @@ def test_a_bar_is_shown_at_a_terminal_and_nowhere_else() -> None:
     assert "2/2" in shown(is_terminal=True)
     assert "reward 1.00, 1 broken" in shown(is_terminal=True)
     assert shown(is_terminal=False) == shown(is_terminal=True, is_wanted=False) == ""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ipywidgets") is not None, reason="ipywidgets is here: it would be shown")
+def test_a_notebook_without_widgets_has_no_bar_instead_of_one_for_each_attempt() -> None:
+    out = io.StringIO()
+    with Bar(2, is_wanted=True, console=Console(file=out, force_jupyter=True)) as bar:
+        bar.tell(1.0, is_broken=False)
+    assert out.getvalue() == ""
 
 
 def test_the_client_loads_no_server_store_or_model() -> None:

@@ -63,6 +63,23 @@ async def test_every_block_of_the_page_and_the_readme_runs(gateway: GatewayProce
     assert "new episodes get version 1" in told.decode()
 
 
+async def test_the_example_of_an_evaluation_runs(gateway: GatewayProcess) -> None:
+    keys = dict.fromkeys(("agent", "reward", "read", "admin"), gateway.operator_key)
+    (gateway.data_dir / "keys.json").write_text(json.dumps(keys))
+    where = ("--url", gateway.url, "--data-dir", str(gateway.data_dir))
+    evaluating = await asyncio.create_subprocess_exec(
+        sys.executable, str(ROOT / "examples" / "evaluate.py"), *where, env=environment({}), stdout=-1, stderr=-2
+    )
+    told, _ = await evaluating.communicate()
+    assert evaluating.returncode == 0, told.decode()
+    assert "solver version 0: 0% of 16 at temperature 0" in told.decode()  # the scripted engine knows no price
+    async with AsyncHone(data_dir=gateway.data_dir, base_url=gateway.url) as hone:
+        episodes = [episode async for episode in hone.episodes(run="held-out")]
+    assert [(episode.reward, episode.group_id, episode.versions) for episode in episodes] == [
+        (0.0, None, {"solver": 0})
+    ] * 16
+
+
 async def until_archived(hone: AsyncHone, run: str) -> list[EpisodeView]:
     async with asyncio.timeout(60):
         while True:
