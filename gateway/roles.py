@@ -34,7 +34,8 @@ _OPENING_CHARS: Final = 300
 _SHORT_CHARS: Final = 4_000
 """A system prompt for one purpose is shorter than an agent's."""
 _DIGITS: Final = re.compile(r"\d+")
-_BILLING: Final = re.compile(r"^x-anthropic-billing-header:.*\n?", re.MULTILINE)
+_BILLING_NAME: Final = "x-anthropic-billing-header:"
+_BILLING: Final = re.compile(rf"^{_BILLING_NAME}.*\n?", re.MULTILINE)
 """Claude Code writes a line of its own into the system prompt, which differs in every call."""
 
 _OF_TALK: Final = r"\b(?:conversation|chat|session|thread|dialog(?:ue)?|discussion|exchange)s?\b"
@@ -60,6 +61,11 @@ _SUMMARY: Final = re.compile(
     r"|\bextract\b[^.]{0,80}\bcontext\b[^.]{0,80}\bconversation\b",
     re.IGNORECASE,
 )
+_SUMMARY_WORDS: Final = (
+    *("summar", "condens", "compact", "recap", "synopsis", "takeaway"),
+    *("continu", "resum", "extract"),
+)
+"""What every match of the pattern has one of."""
 
 
 class _Function(msgspec.Struct):
@@ -87,9 +93,9 @@ def shape_of(asked: Asked, conversation: Conversation) -> Shape:
     """What a call looks like."""
     messages = conversation.messages
     tools = _tool_names(asked)
-    system = _BILLING.sub("", system_of(messages)).strip()
+    system = _without_billing(system_of(messages)).strip()
     last = messages[-1] if messages else {}
-    wish = _BILLING.sub("", text_of(last.get("content"))) if last.get("role") == "user" else ""
+    wish = _without_billing(text_of(last.get("content"))) if last.get("role") == "user" else ""
     if not tools and _asks_title(system, wish):
         return Shape(role=TITLE)
     has_past = any(message.get("role") == "assistant" for message in messages)
@@ -127,11 +133,20 @@ def _wants_title(text: str, subject: re.Pattern[str]) -> bool:
 
 def _asks_summary(system: str, wish: str, *, has_past: bool, has_tools: bool) -> bool:
     """Whether the user's last words ask for it, where there is something to sum up; or the system prompt is for it."""
-    if not has_tools and len(system) <= _SHORT_CHARS and _SUMMARY.search(system[:_OPENING_CHARS]):
+    if not has_tools and len(system) <= _SHORT_CHARS and _wants_summary(system[:_OPENING_CHARS]):
         return True
     looked_at = wish if len(wish) <= 2 * _LOOK_CHARS else f"{wish[:_LOOK_CHARS]}\n{wish[-_LOOK_CHARS:]}"
     is_quoted = not has_tools and len(wish) > _LOOK_CHARS
-    return (has_past or is_quoted) and _SUMMARY.search(looked_at) is not None
+    return (has_past or is_quoted) and _wants_summary(looked_at)
+
+
+def _wants_summary(text: str) -> bool:
+    lowered = text.lower()  # nearly always there is none of the words, and that is seen much faster than no match
+    return any(word in lowered for word in _SUMMARY_WORDS) and _SUMMARY.search(text) is not None
+
+
+def _without_billing(text: str) -> str:
+    return _BILLING.sub("", text) if _BILLING_NAME in text else text
 
 
 def _tool_names(asked: Asked) -> tuple[str, ...]:
