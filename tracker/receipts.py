@@ -37,23 +37,24 @@ class Receipt(Record, frozen=True):
     engine: str
 
 
-def receipt_of(call: Call) -> Receipt:
-    """The receipt of a call, whatever became of it: an excluded call has one too."""
+def receipt_of(call: Call, packed_prompt: bytes | None = None) -> Receipt:
+    """The receipt of a call, whatever became of it: an excluded call has one too. `packed_prompt` are its prompt's ids
+    as their digest is taken, where somebody has packed them already."""
     return Receipt(
         call_id=call.call_id,
         policy=call.policy,
         version=call.version,
         adapter_digest=call.adapter_digest,
-        prompt_digest=ids_digest(call.prompt_ids),
+        prompt_digest=ids_digest(call.prompt_ids) if packed_prompt is None else hashlib.sha256(packed_prompt).digest(),
         choices=tuple((ids_digest(choice.sampled_ids), logprobs_digest(choice.logprobs)) for choice in call.choices),
         sampling_digest=sampling_digest(call.sampling),
         engine=call.engine,
     )
 
 
-def call_digest(call: Call) -> bytes:
+def call_digest(call: Call, packed_prompt: bytes | None = None) -> bytes:
     """SHA-256 over the receipt of a call, 32 bytes."""
-    return receipt_digest(receipt_of(call))
+    return receipt_digest(receipt_of(call, packed_prompt))
 
 
 def receipt_digest(receipt: Receipt) -> bytes:

@@ -132,11 +132,15 @@ def contents_of(
 
 
 def record_of(
-    call: Call, told: Iterable[Part], contents: Contents, compressor: zstandard.ZstdCompressor | None = None
+    call: Call,
+    told: Iterable[Part],
+    contents: Contents,
+    compressor: zstandard.ZstdCompressor | None = None,
+    packed: bytes | None = None,
 ) -> bytes:
-    """The record of a call; `told` is its prompt as copies and new ids."""
+    """The record of a call; `told` is its prompt as copies and new ids, `packed` the same as `hashed_ids` gives it."""
     body = _Body(
-        receipt=call_digest(call),
+        receipt=call_digest(call, packed),
         contents=_contents_digest((*contents.own, *contents.messages)),
         call_id=call.call_id,
         index=call.index,
