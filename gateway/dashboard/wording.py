@@ -77,7 +77,7 @@ def lasted(ms: float | None) -> str:
     """A length of time.
 
     >>> lasted(12), lasted(1_500), lasted(7_300_000), lasted(200_000_000)
-    ('12 ms', '1.5 s', '2 h 2 min', '2 d 8 h')
+    ('12 ms', '1.5 s', '2 h 1 min', '2 d 7 h')
     """
     if ms is None:
         return NOTHING

@@ -65,7 +65,7 @@ class Told:
 async def tell_stories(gateway: RunningGateway, engine: ScriptedEngine) -> Told:
     """All of them; what is archived in the background is waited for."""
     told = Told()
-    for request in _requests_with(engine, "look it up"):
+    for request in _conversation("look it up"):
         engine.when(*request)
     await _put_run(gateway, run=RUN, group_size=GROUP_SIZE, families={"add": 1, "times": 1}, idle_s=3600)
     await _put_run(gateway, run="held-out", mode="eval")
@@ -94,9 +94,8 @@ def _rewards(step: int) -> list[float]:
     return [round(0.2 + 0.15 * step + 0.1 * place, 3) for place in range(GROUP_SIZE)]
 
 
-def _requests_with(engine: ScriptedEngine, words: str) -> list[tuple[Any, Script]]:
-    """The rules by which the engine plays the agent's conversation with a tool."""
-    del engine
+def _conversation(words: str) -> list[tuple[Any, Script]]:
+    """The rules by which the engine plays an agent's conversation with a tool."""
 
     def first(request: Received) -> bool:
         return words in request.raw.decode() and '"tool"' not in request.raw.decode()
