@@ -12,12 +12,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
-from gateway.client import Client
+from gateway.client import AsyncHone
+from gateway.client.episodes import EpisodeFields
 from gateway.demo.agents import Agents
 from gateway.demo.report import GroupPoint, Scores
 from gateway.demo.task import Playable
 from tracker.errors import HoneError
-from tracker.types import Record
+from tracker.types import EpisodeStatus, Record
 
 POLICY: Final = "solver"
 TRAIN_RUN: Final = "demo"
@@ -42,13 +43,10 @@ class Progress(Protocol):
 
 
 class Driver(Record, frozen=True):
-    """Everything that playing needs: the gateway by key, the agent, and where progress is told."""
+    """Everything that playing needs: the gateway, the agent, and where progress is told."""
 
-    starter: Client
-    """With an agent key: starts episodes."""
-    scorer: Client
-    """With a reward key: the agent could not score itself."""
-    reader: Client
+    hone: AsyncHone
+    """With a key of each kind; the agent has none of them, and could not score itself."""
     agents: Agents
     progress: Progress
     seed: int
@@ -57,23 +55,23 @@ class Driver(Record, frozen=True):
 async def play(driver: Driver, run: str, task: Playable, attempt: int, version: int | None = None) -> float | None:
     """One episode: start it, have it played, score it. None where it broke for a cause that is not the model's."""
     job = f"{run}-{driver.seed}-{task.name.replace('/', '-')}-{attempt}"
-    fields = {} if version is None else {"version": version}
-    episode = await driver.starter.start_episode(
-        task.name, run=run, policy=POLICY, idempotency_key=job, metadata={"item": task.item}, **fields
-    )
-    outcome = await driver.agents.play(job, task, episode["env"])
-    if outcome.error is not None:
-        await driver.starter.finish(episode["episode_id"], "infra_error")
-        return None
-    value = task.score(outcome.turns)
-    await driver.scorer.reward(episode["episode_id"], value, idempotency_key=job)
+    fields: EpisodeFields = {"run": run, "policy": POLICY, "idempotency_key": job, "metadata": {"item": task.item}}
+    if version is not None:
+        fields["version"] = version
+    async with driver.hone.episode(task.name, **fields) as episode:
+        outcome = await driver.agents.play(job, task, episode.env)
+        if outcome.error is not None:
+            await episode.finish(EpisodeStatus.INFRA_ERROR)
+            return None
+        value = task.score(outcome.turns)
+        await episode.reward(value, idempotency_key=job)
     return value
 
 
 async def evaluate(driver: Driver, name: str, tasks: Sequence[Playable], version: int) -> Scores:
     """Play each task once at one fixed version, without training on it; scores by item."""
     run = name.replace(" ", "-")
-    await driver.reader.create_run(run, mode="eval")
+    await driver.hone.create_run(run, mode="eval")
     scores: dict[str, list[float]] = defaultdict(list)
     num_done = 0
 
@@ -93,15 +91,15 @@ async def evaluate(driver: Driver, name: str, tasks: Sequence[Playable], version
     return scores
 
 
-async def active_version(reader: Client) -> int:
+async def active_version(hone: AsyncHone) -> int:
     """The version that new episodes get."""
-    return next(int(item["active"]) for item in await reader.policies() if item["policy"] == POLICY)
+    return (await hone.policy(POLICY)).active
 
 
-async def num_steps_done(reader: Client) -> int:
+async def num_steps_done(hone: AsyncHone) -> int:
     """Steps that were taken and whose version was published, or refused: a version's number says less, as one that was
     reserved and failed leaves a gap."""
-    return sum([batch["state"] == "trained" async for batch in reader.batches()])
+    return sum([batch.state == "trained" async for batch in hone.batches()])
 
 
 class Training:
@@ -128,17 +126,17 @@ class Training:
             else:
                 await asyncio.sleep(POLL_S)
             self._reap()
-            now = await num_steps_done(self._driver.reader)
+            now = await num_steps_done(self._driver.hone)
             num_done, changed = (now, time.monotonic()) if now != num_done else (num_done, changed)
             if time.monotonic() - changed > STALL_S:
                 raise DemoFailed(f"No step after {num_done} within {STALL_S:.0f} s; see logs/trainer.log.")
             self._tell(num_done)
         await asyncio.gather(*self._playing)
-        return await active_version(self._driver.reader)
+        return await active_version(self._driver.hone)
 
     async def _fill(self, num_wanted: int) -> None:
         """Open groups, but never more than the steps to come can train."""
-        states = [group["state"] async for group in self._driver.reader.groups(TRAIN_RUN)]
+        states = [group.state async for group in self._driver.hone.groups(run=TRAIN_RUN)]
         num_settled = sum(state in SETTLED for state in states)
         while self._num_started - num_settled < min(MAX_OPEN_GROUPS, num_wanted):
             self._num_started += 1
@@ -150,7 +148,7 @@ class Training:
             done.result()
 
     async def _play_group(self, task: Playable) -> None:
-        version = await active_version(self._driver.reader)
+        version = await active_version(self._driver.hone)
         async with asyncio.TaskGroup() as group:
             attempts = [group.create_task(self._attempt(task, number)) for number in range(GROUP_SIZE)]
         scores = [value for attempt in attempts if (value := attempt.result()) is not None]

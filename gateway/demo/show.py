@@ -21,7 +21,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from gateway.client import Client
+from gateway.client import AsyncHone
 from gateway.demo.agents import Agents
 from gateway.demo.driver import GROUP_SIZE, GROUPS_PER_STEP, POLICY, TRAIN_RUN, Driver, Training, evaluate
 from gateway.demo.report import GroupPoint, Scores, Summary, TrainingFigures, summarise, tell, to_json
@@ -29,7 +29,7 @@ from gateway.demo.task import Playable, held_out_tasks, training_tasks
 from gateway.local.plan import SOURCE_ROOT, plan_local
 from gateway.local.up import LocalStack, local_stack
 from tracker.errors import SettingsError
-from tracker.types import Record, Scope
+from tracker.types import Record
 
 TEMPERATURE: Final = 1.0
 NUM_AT_ONCE: Final = 32
@@ -127,34 +127,32 @@ async def play_course(settings: DemoSettings, course: Course, stack: LocalStack,
     """Held-out tasks at version 0, the steps of the trainer on other tasks, and the held-out tasks again."""
     columns = (TextColumn("{task.description:18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     async with (
-        stack.client(Scope.AGENT) as starter,
-        stack.client(Scope.REWARD) as scorer,
-        stack.client(Scope.ADMIN) as admin,
+        AsyncHone(stack.base_url, data_dir=stack.plan.settings.stores.data_dir) as hone,
         Agents(course.program, settings.data_dir / "logs" / "agents.log", NUM_AT_ONCE) as agents,
     ):
         with Progress(
             *columns, TextColumn("{task.fields[note]}"), console=console, disable=not console.is_terminal
         ) as progress:
-            driver = Driver(starter, scorer, admin, agents, ShownProgress(progress), settings.seed)
+            driver = Driver(hone, agents, ShownProgress(progress), settings.seed)
             before = await evaluate(driver, "held-out before", course.held_out, 0)
             training = Training(driver, course.training, settings.steps)
             version = await training.run()
             after = await evaluate(driver, "held-out after", course.held_out, version)
-        figures = await training_figures(admin)
+        figures = await training_figures(hone)
     return Played(before=before, after=after, version=version, figures=figures, points=tuple(training.points))
 
 
-async def training_figures(reader: Client) -> TrainingFigures:
+async def training_figures(hone: AsyncHone) -> TrainingFigures:
     """What the reading endpoints say of the training run."""
-    episodes = [item async for item in reader.episodes(TRAIN_RUN)]
-    steps = [batch["metrics"] async for batch in reader.batches() if batch["state"] == "trained"]
+    episodes = [episode async for episode in hone.episodes(run=TRAIN_RUN)]
+    steps = [batch.metrics async for batch in hone.batches() if batch.state == "trained"]
     gaps = [step["gap_at_no_lag"] for step in steps if step["gap_at_no_lag"]]
     rows = sum(step["rows"] for step in steps)
     raw, merged = sum(step["raw_tokens"] for step in steps), sum(step["merged_tokens"] for step in steps)
     return TrainingFigures(
         episodes=len(episodes),
-        calls=sum(item["num_calls"] or 0 for item in episodes),
-        excluded=sum(item["num_excluded"] or 0 for item in episodes),
+        calls=sum(episode.num_calls or 0 for episode in episodes),
+        excluded=sum(episode.num_excluded or 0 for episode in episodes),
         steps=len(steps),
         trained_episodes=sum(step["episodes"] for step in steps),
         rows=rows,
