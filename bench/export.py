@@ -53,8 +53,8 @@ def measured(folder: Path, form: str, file_format: str) -> dict[str, Any]:
         file_actions=[(os.POSIX_SPAWN_DUP2, write, 1)],
     )
     os.close(write)
-    with os.fdopen(read) as told:
-        said = told.read()
+    with os.fdopen(read) as pipe:
+        said = pipe.read()
     _, status, usage = os.wait4(pid, 0)
     assert status == 0, said
     seconds = time.perf_counter() - started
@@ -73,6 +73,16 @@ def measured(folder: Path, form: str, file_format: str) -> dict[str, Any]:
     }
 
 
+def told(measures: list[dict[str, Any]]) -> dict[str, Any]:
+    """Everything, and how memory grew from the few episodes to the many."""
+    few = {(one["as"], one["format"]): one["max_rss_mib"] for one in measures[: len(CASES)]}
+    growth = {
+        f"{one['as']} {one['format']}": round(one["max_rss_mib"] / few[one["as"], one["format"]], 3)
+        for one in measures[len(CASES) :]
+    }
+    return {"machine": platform.platform(), "cpus": os.cpu_count(), "measures": measures, "rss_growth": growth}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--episodes", type=int, default=20_000)
@@ -86,14 +96,8 @@ def main() -> None:
             for form, file_format in CASES:
                 measures.append(measured(folder, form, file_format))
                 print("  ".join(f"{name} {value}" for name, value in measures[-1].items()), flush=True)
-    few = {(one["as"], one["format"]): one["max_rss_mib"] for one in measures[: len(CASES)]}
-    growth = {
-        f"{one['as']} {one['format']}": round(one["max_rss_mib"] / few[one["as"], one["format"]], 3)
-        for one in measures[len(CASES) :]
-    }
-    told = {"machine": platform.platform(), "cpus": os.cpu_count(), "measures": measures, "rss_growth": growth}
-    RESULTS.write_text(json.dumps(told, indent=1) + "\n")
-    print(f"memory, many episodes to few: {growth}")
+    RESULTS.write_text(json.dumps(told(measures), indent=1) + "\n")
+    print(f"memory, many episodes to few: {told(measures)['rss_growth']}")
 
 
 if __name__ == "__main__":

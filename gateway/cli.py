@@ -37,19 +37,17 @@ from tracker.settings import StoreSettings, load_stores
 from tracker.sql import downgrade, upgrade
 from tracker.types import DEFAULT
 
+START, CHECK, DATA, STORED = "Start", "Check", "Take out, bring in, score again", "Look at what is stored"
+"""Where a command stands in `hone --help`."""
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train your agent.")
-app.add_typer(keys, name="keys")
-app.add_typer(runs, name="runs")
-app.add_typer(groups, name="groups")
-app.add_typer(episodes, name="episodes")
-app.add_typer(policies, name="policies")
-app.command("export")(export_run)
-app.command("import")(import_episodes)
-app.command("replay", context_settings={"allow_interspersed_args": False})(replay_recorded)
-app.command("rescore")(rescore_run)
+app.add_typer(keys, name="keys", rich_help_panel=STORED)
+app.add_typer(runs, name="runs", rich_help_panel=STORED)
+app.add_typer(groups, name="groups", rich_help_panel=STORED)
+app.add_typer(episodes, name="episodes", rich_help_panel=STORED)
+app.add_typer(policies, name="policies", rich_help_panel=STORED)
 tenants = typer.Typer(no_args_is_help=True, help="What tenants' archives are encrypted with.")
-app.add_typer(tenants, name="tenants")
+app.add_typer(tenants, name="tenants", rich_help_panel=STORED)
 
 Tenant = Annotated[str, typer.Option(help="The tenant the key belongs to.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -66,7 +64,7 @@ def main() -> None:
         sys.exit(130)
 
 
-@app.command()
+@app.command(rich_help_panel=START)
 def gateway(
     host: Annotated[str | None, typer.Option(help="HONE_HOST")] = None,
     port: Annotated[int | None, typer.Option(help="HONE_PORT")] = None,
@@ -77,7 +75,7 @@ def gateway(
     serve(_settings())
 
 
-@app.command()
+@app.command(rich_help_panel=START)
 def up(
     engine: Annotated[LocalEngine | None, typer.Option(help="HONE_LOCAL_ENGINE: which engine to start.")] = None,
 ) -> None:
@@ -86,7 +84,7 @@ def up(
     asyncio.run(run_up({**os.environ, **given}, Path.cwd(), Console()))
 
 
-@app.command()
+@app.command(rich_help_panel=START)
 def demo(
     model: Annotated[str, typer.Option(help="A folder, a hub id, or smollm2.")] = "smollm2",
     seed: int = 0,
@@ -105,19 +103,19 @@ def demo(
     asyncio.run(run_demo(settings, os.environ, Console()))
 
 
-@app.command(context_settings=PASS_ON, add_help_option=False)
+@app.command(context_settings=PASS_ON, add_help_option=False, rich_help_panel=START)
 def engine(context: typer.Context) -> None:
     """Start the embedded engine (needs the extra `train`)."""
     _become("trainer.engine", context.args)
 
 
-@app.command(context_settings=PASS_ON, add_help_option=False)
+@app.command(context_settings=PASS_ON, add_help_option=False, rich_help_panel=START)
 def train(context: typer.Context) -> None:
     """Start the trainer (needs the extra `train`)."""
     _become("trainer", context.args)
 
 
-@app.command()
+@app.command(rich_help_panel=START)
 def migrate(
     down: Annotated[str | None, typer.Option(help="Go back to this revision (`base` for none).")] = None,
 ) -> None:
@@ -128,7 +126,7 @@ def migrate(
     typer.echo("The schema is up to date." if down is None else f"The schema is at {down}.")
 
 
-@app.command(context_settings={"allow_interspersed_args": False})
+@app.command(context_settings={"allow_interspersed_args": False}, rich_help_panel=CHECK)
 def doctor(
     command: Annotated[list[str] | None, typer.Argument(help="An agent's command, to be run before Hone.")] = None,
     engine: Annotated[RehearsalEngine | None, typer.Option(help="What the agent talks to.")] = None,
@@ -154,7 +152,7 @@ def doctor(
         sys.exit(1)
 
 
-@app.command()
+@app.command(rich_help_panel=CHECK)
 def lineage(episode_id: str, tenant: Tenant = DEFAULT, as_json: AsJson = False) -> None:
     """Tell which versions were trained on an episode, also of one that was deleted."""
     found = asyncio.run(desk.episode_lineage(_stores(), tenant, episode_id))
@@ -164,7 +162,7 @@ def lineage(episode_id: str, tenant: Tenant = DEFAULT, as_json: AsJson = False) 
         typer.echo(lineage_line(found))
 
 
-@app.command("verify")
+@app.command("verify", rich_help_panel=CHECK)
 def verify_stored(
     batch_id: Annotated[list[str] | None, typer.Argument(help="Batches; all of them where none is given.")] = None,
     run: Annotated[str | None, typer.Option(help="Only batches of this run.")] = None,
@@ -221,6 +219,11 @@ def _become(module: str, arguments: list[str]) -> None:
 def _echo_json(value: dict[str, Any]) -> None:
     typer.echo(msgspec.json.encode(plain(value)).decode())
 
+
+app.command("replay", context_settings={"allow_interspersed_args": False}, rich_help_panel=CHECK)(replay_recorded)
+app.command("export", rich_help_panel=DATA)(export_run)
+app.command("import", rich_help_panel=DATA)(import_episodes)
+app.command("rescore", rich_help_panel=DATA)(rescore_run)
 
 if __name__ == "__main__":
     main()

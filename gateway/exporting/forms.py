@@ -285,7 +285,7 @@ class _Talks:
             return {"prompt": talk.text, "completion": answer} if isinstance(answer, str) else None
         if isinstance(answer, str) or not talk.messages:
             return None
-        tools = encode_json(talk.tools).decode() if talk.tools else None
+        tools = encode_json(talk.tools or None).decode()  # never null: who guesses types would guess wrong
         return {"prompt": list(talk.messages), "completion": [answer], "tools": tools}
 
 

@@ -122,7 +122,7 @@ async def test_trl_takes_what_is_exported_in_its_forms(
             text = rendered(example)
             assert text["prompt"].endswith(("[user]hello", "[user]and then? (0)", "[user]question 7", "[assistant]"))
             assert all(text[name] for name in ("completion", "chosen", "rejected") if name in example)
-    with_tools = [row for row in loaded(tmp_path / f"sft.{file_format}", tmp_path / "cache") if row["tools"]]
+    with_tools = [row for row in loaded(tmp_path / f"sft.{file_format}", tmp_path / "cache") if row["tools"] != "null"]
     assert len(with_tools) == 2
     assert {rendered(row)["prompt"].partition("[")[0] for row in with_tools} == {"<look>"}
     systems = [row["prompt"][0] for row in loaded(tmp_path / f"sft.{file_format}", tmp_path / "cache")]

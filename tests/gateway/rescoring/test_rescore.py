@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from gateway.rescoring.effect import Change, effect_on, rank_correlation
 from gateway.rescoring.rescore import Rescored, Rescoring, rescore
 from tests.fakes.archived import RUN, fill
+from tests.fakes.gateways import RunningGateway
+from tests.fakes.recording import bodies, record
 from tracker.clock import SystemClock
 from tracker.errors import BadRequest, Conflict, SettingsError
 from tracker.ledger import SqlLedger
@@ -20,6 +22,7 @@ from tracker.settings import StoreSettings
 from tracker.types import Group, Member, Reward
 
 Json = dict[str, Any]
+CHAT = "/v1/chat/completions"
 JUDGE = """
 import json, sys
 for line in sys.stdin:
@@ -97,6 +100,25 @@ async def test_posted_rewards_count_nothing_until_they_are_activated_and_then_st
     posted = [("run.weigh", "ok"), ("run.rescore", "ok")]
     refused = [("run.weigh", "run_frozen")]
     assert told == [*posted, *posted, *refused, ("run.rescore", "ok"), *refused]
+
+
+@pytest.mark.slow
+async def test_a_group_that_is_still_open_is_compared_by_what_was_activated(gateway: RunningGateway) -> None:
+    await gateway.admin.post("/v1/runs", json={"run": "r", "group_size": 4, "group_timeout_s": 3600})
+    ids = [await record(gateway, CHAT, bodies(number)[CHAT], number / 2, run="r") for number in range(3)]
+    stores = gateway.settings.stores
+    (stores.data_dir / "judges_here.py").write_text(FUNCTION)
+    done = await rescored(stores, "judges_here:worse", weight=3.0, applies=True)
+    assert (done.num_posted, done.num_late, done.effect.num_still_open, done.effect.num_changed) == (3, 0, 1, 2)
+
+    async def told() -> tuple[list[Json], list[float]]:
+        (group,) = (await gateway.admin.get("/v1/groups?run=r")).json()["data"]
+        shown = [(await gateway.admin.get(f"/v1/episodes/{episode_id}")).json()["reward"] for episode_id in ids]
+        return [member["reward"] for member in group["members"]], shown
+
+    assert await told() == ([0.0, 0.5, 1.0], [0.0, 0.5, 1.0])
+    await rescored(stores, "judges_here:worse", weight=3.0, applies=True, counts=True)
+    assert await told() == ([0.0, -1.0, -2.0], [0.0, -1.0, -2.0])
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -158,3 +159,27 @@ async def test_an_open_episode_is_read_and_a_policy_rolled_back_beside_a_gateway
             await run("policies", *command, HONE_BASE_URL=gateway.url, **key)
     await converse(gateway, ASKED, 2, 1.0)
     assert (await run("episodes", "--status", "archived"))[0]["num_calls"] == 2
+
+
+def test_an_export_may_be_a_folder_of_parts_and_says_what_it_needs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = folder / "parts"
+    command = ("export", "--run", "r", "--as", "sft", "--part-episodes", "30", "--threshold", "0.5", "--only-correct")
+    told_of = told(folder, *command, "--out", f"{out}/")[0]
+    assert (told_of["num_rows"], told_of["num_episodes"], told_of["left_out"]) == (132, 90, {"incorrect": 138})
+    assert [path.name for path in sorted(out.iterdir())] == ["part-000000.jsonl", "part-000001.jsonl"]
+    assert sum(len(path.read_text().splitlines()) for path in out.iterdir()) == 132
+    whole = told(folder, "export", "--run", "r", "--as", "episodes", "--out", str(folder / "whole.jsonl"))[0]
+    assert told(folder, "import", str(folder / "whole.jsonl"))[0] == {"brought": 0, "here": whole["num_rows"]}
+    for arguments, match in (
+        (("--as", "sft", "--only-correct"), "needs --threshold"),
+        (("--format", "csv"), "jsonl or parquet"),
+        (("--as", "episodes", "--format", "parquet"), "as JSONL"),
+    ):
+        with pytest.raises(HoneError, match=match):
+            hone(folder, "export", "--run", "r", "--out", str(folder / "no"), *arguments)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.delitem(sys.modules, "gateway.exporting.parquet", raising=False)
+    with pytest.raises(SettingsError, match=r"pip install '\.\[export\]'"):
+        hone(folder, "export", "--run", "r", "--format", "parquet", "--out", str(folder / "no"))
