@@ -6,8 +6,8 @@ look at what a mean reward hides, and only ever roll back. A version of which no
 promoted, rolled back or held, as the rules say: that is no claim, and is told as what it is.
 
 Only episodes that got what their arm says count, once they are archived. Episodes are taken for independent given their
-arm; where attempts at one task are alike, `unit = "group"` compares the means of groups. Who acts on a verdict is left
-to the gateway.
+arm and what was expected at their task. Where tasks differ much and nothing is known of them, attempts at one are alike
+and `unit = "group"` is right, which compares the means of groups. Who acts on a verdict is left to the gateway.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from tracker.sequential import Comparison, Drawn, Exceeding, bounds
+from tracker.sequential import BOLD, EFFECTS, Comparison, Drawn, Exceeding, bounds
 from tracker.trials import Facts, Guard, Outcome, Rules, Seen, Verdict
 
 EARLY: Final = 10.0
@@ -27,6 +27,8 @@ MIN_TOKENS: Final = 500
 """Of the canary, before its entropy says anything."""
 MIN_LATENCIES: Final = 5
 """Episodes of the stable version, before calls are compared with its median."""
+UNKNOWN: Final = 4.0
+"""Attempts at a task before the trial that weigh as much as everything since, in what is expected there."""
 NOTHING: Final = Facts()
 
 
@@ -35,7 +37,9 @@ class _Walk:
 
     def __init__(self, rules: Rules, facts: Facts) -> None:
         self._rules = rules
-        self._compared = Comparison(-rules.margin)
+        self._effects = EFFECTS if rules.unit == "episode" else BOLD
+        self._compared = Comparison(-rules.margin, self._effects)
+        self._sum = 0.0
         self._rates = [
             (name, Comparison(limit), limit, field)
             for name, limit, field in (
@@ -61,7 +65,7 @@ class _Walk:
             if seen.measures.num_choices:
                 compared.feed(Drawn(seen.is_canary, seen.share, seen.measures.share(field)))
         self._time(seen)
-        self._sum(seen)
+        self._add(seen)
         if self._may_have_tripped():
             tripped = next((guard for guard in self.guards() if guard.tripped), None)
             if tripped is not None:
@@ -72,10 +76,10 @@ class _Walk:
         if self._floor is not None and seen.is_canary:
             self._floor.feed(1 - value)
         if self._rules.unit == "episode":
-            return self.compare(Drawn(seen.is_canary, seen.share, value))
+            return self.compare(Drawn(seen.is_canary, seen.share, value, self.guess(seen)))
         return Outcome.GOES_ON, ""
 
-    def _sum(self, seen: Seen) -> None:
+    def _add(self, seen: Seen) -> None:
         if seen.is_canary:
             self._nats += seen.measures.nats
             self._num_tokens += seen.measures.num_tokens
@@ -93,6 +97,7 @@ class _Walk:
     def compare(self, drawn: Drawn) -> tuple[Outcome, str]:
         """What follows from one more value of reward."""
         self.drawn.append(drawn)
+        self._sum += drawn.value
         self._compared.feed(drawn)
         worse, better = self.needed()
         if self._compared.below >= worse:
@@ -103,6 +108,19 @@ class _Walk:
             outcome = Outcome.PROMOTE if self._rules.undecided == "promote" else Outcome.ROLL_BACK
             return outcome, f"nothing was shown in {len(self.drawn)} {self._rules.unit}s"
         return Outcome.GOES_ON, ""
+
+    def guess(self, seen: Seen) -> float | None:
+        """What was to be expected at an episode's task, where anything is known of that: attempts at one task are
+        alike, and what is expected of both arms cannot be taken for a difference between them."""
+        if seen.task_mean is None or not seen.num_before:
+            return None
+        so_far = (self._sum + 1) / (len(self.drawn) + 2)
+        known = seen.num_before * self._rules.scaled(seen.task_mean)
+        return (known + UNKNOWN * so_far) / (seen.num_before + UNKNOWN)
+
+    def bounds(self) -> tuple[float, float]:
+        """Of the difference."""
+        return bounds(self.drawn, self._rules.alpha_promote, self._rules.alpha_roll_back, self._effects)
 
     def needed(self) -> tuple[float, float]:
         """The evidence that the next claim needs: worse, better."""
@@ -180,7 +198,11 @@ def judge(seen: Sequence[Seen], rules: Rules, facts: Facts = NOTHING) -> Verdict
     by_group = _Means(rules)
     for one in seen:
         outcome, why = walk.take(one)
-        if outcome is Outcome.GOES_ON and rules.unit == "group" and (drawn := by_group.take(one)) is not None:
+        if (
+            outcome is Outcome.GOES_ON
+            and rules.unit == "group"
+            and (drawn := by_group.take(one, walk.guess(one))) is not None
+        ):
             outcome, why = walk.compare(drawn)
         if outcome is not Outcome.GOES_ON:
             break
@@ -188,29 +210,22 @@ def judge(seen: Sequence[Seen], rules: Rules, facts: Facts = NOTHING) -> Verdict
 
 
 class _Means:
-    """Whole groups as one value each: a group counts once the next one of its arm has begun, or its members are many.
+    """Whole groups as one value each, whose arm was drawn once: a group counts when all its members were seen."""
 
-    What is asked for is one value a group whose arm was drawn once; members that come later are left out.
-    """
-
-    def __init__(self, rules: Rules, size: int = 2) -> None:
+    def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self._size = size
         self._open: dict[str, list[Seen]] = {}
-        self._done: set[str] = set()
 
-    def take(self, seen: Seen) -> Drawn | None:
-        if seen.reward is None or seen.group_id is None or seen.group_id in self._done:
+    def take(self, seen: Seen, guess: float | None) -> Drawn | None:
+        """The value of the group that this one makes whole."""
+        if seen.group_id is None or not seen.group_size:
             return None
         members = self._open.setdefault(seen.group_id, [])
         members.append(seen)
-        oldest = next(iter(self._open))
-        if seen.group_id == oldest or len(self._open[oldest]) < self._size:
+        if len(members) < seen.group_size:
             return None
-        done = self._open.pop(oldest)
-        self._done.add(oldest)
-        value = statistics.fmean(self._rules.scaled(one.reward or 0.0) for one in done)
-        return Drawn(done[0].is_canary, done[0].share, value)
+        values = [self._rules.scaled(one.reward) for one in members if one.reward is not None]
+        return Drawn(seen.is_canary, seen.share, statistics.fmean(values), guess) if values else None
 
 
 def _verdict(walk: _Walk, seen: Sequence[Seen], rules: Rules, outcome: Outcome, why: str) -> Verdict:
@@ -218,7 +233,7 @@ def _verdict(walk: _Walk, seen: Sequence[Seen], rules: Rules, outcome: Outcome, 
     values = [
         [rules.reward_low + width * one.value for one in walk.drawn if one.is_canary is arm] for arm in (False, True)
     ]
-    lower, upper = bounds(walk.drawn, rules.alpha_promote, rules.alpha_roll_back)
+    lower, upper = walk.bounds()
     worse, better = walk.evidence()
     needed_worse, needed_better = walk.needed()
     rewards = [one.reward for one in seen if one.reward is not None]

@@ -28,7 +28,7 @@ class ReleaseSettings(BaseModel):
     max_episodes: int = Field(default=400, ge=2)
     """Scored episodes of both arms, at which `undecided` says what becomes of a version of which nothing was shown."""
     undecided: Literal["promote", "roll_back", "hold"] = "promote"
-    alpha_roll_back: float = Field(default=0.045, gt=0, lt=0.5)
+    alpha_roll_back: float = Field(default=0.04, gt=0, lt=0.5)
     """How often a version that is as good may be rolled back for its reward, at most."""
     alpha_promote: float = Field(default=0.005, gt=0, lt=0.5)
     """How often a version that is as good may be promoted as better, at most."""
@@ -60,7 +60,7 @@ class ReleaseSettings(BaseModel):
             raise ValueError("release.min_episodes must not be above release.max_episodes")
         if self.alpha_roll_back + self.alpha_promote >= 0.5:
             raise ValueError(
-                "release.alpha_roll_back and release.alpha_promote: write 0.045 and 0.005, or other small numbers"
+                "release.alpha_roll_back and release.alpha_promote: write 0.04 and 0.005, or other small numbers"
             )
         return self
 

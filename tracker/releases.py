@@ -9,7 +9,8 @@ to the same end at once one does it, and the other finds it done. What a trial a
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -21,11 +22,11 @@ from tracker.clock import Clock
 from tracker.credit import episode_reward
 from tracker.errors import Conflict
 from tracker.measures import Measures
-from tracker.members import RunCache, rewards_of
+from tracker.members import CHUNK, RunCache, rewards_of
 from tracker.sql import Database, insert_new
 from tracker.trial_rows import UNDECIDED, find_trial, note_release, set_trial, trial_of, trials_in
 from tracker.trials import OPEN, ReleaseEvent, Seen, Shadow, Tally, Trial, TrialState
-from tracker.types import EpisodeState, EpisodeStatus, Policy, VersionState
+from tracker.types import EpisodeState, EpisodeStatus, GroupState, Policy, VersionState
 from tracker.versions import activate, check_epoch, check_usable, ensure_policy, lock_policy, roll_back
 
 SCORED: Final = (EpisodeStatus.OK, EpisodeStatus.FAILED)
@@ -216,10 +217,10 @@ def _seen(connection: Connection, trial: Trial) -> list[Seen]:
         and_(begun.c.is_canary, measures.c.version == trial.version),
         and_(~begun.c.is_canary, measures.c.version == trial.stable),
     )
-    columns = (episodes.c.episode_id, episodes.c.tenant, episodes.c.run, episodes.c.group_id)
+    columns = [episodes.c[name] for name in ("episode_id", "tenant", "run", "task_digest", "group_id")]
     statement = (
-        select(*columns, begun.c.is_canary, begun.c.share, measures.c.numbers)
-        .select_from(joined)
+        select(*columns, begun.c.is_canary, begun.c.share, measures.c.numbers, tables.groups.c.state)
+        .select_from(joined.outerjoin(tables.groups, tables.groups.c.group_id == episodes.c.group_id))
         .where(
             begun.c.policy == trial.policy,
             begun.c.version == trial.version,
@@ -234,6 +235,8 @@ def _seen(connection: Connection, trial: Trial) -> list[Seen]:
     rows = connection.execute(statement).all()
     rewards = rewards_of(connection, [row.episode_id for row in rows])
     runs = RunCache(connection)
+    before = _before(connection, trial, rows)
+    sizes = Counter(row.group_id for row in rows if row.state not in (None, GroupState.OPEN))
     return [
         Seen(
             is_canary=row.is_canary,
@@ -241,9 +244,35 @@ def _seen(connection: Connection, trial: Trial) -> list[Seen]:
             reward=episode_reward(rewards.get(row.episode_id, ()), runs.get(row.tenant, row.run).reward_weights),
             measures=msgspec.json.decode(row.numbers, type=Measures),
             group_id=row.group_id,
+            group_size=sizes[row.group_id],
+            task_mean=before.get((row.tenant, row.run, row.task_digest), (None, 0))[0],
+            num_before=before.get((row.tenant, row.run, row.task_digest), (None, 0))[1],
         )
         for row in rows
     ]
+
+
+def _before(
+    connection: Connection, trial: Trial, rows: Sequence[Row[Any]]
+) -> dict[tuple[str, str, str], tuple[float, int]]:
+    """(tenant, run, task) -> mean reward and number of the attempts that were archived before the trial."""
+    episodes = tables.episodes
+    tasks = sorted({row.task_digest for row in rows})
+    found: dict[tuple[str, str, str], tuple[float, int]] = {}
+    for start in range(0, len(tasks), CHUNK):
+        statement = (
+            select(episodes.c.tenant, episodes.c.run, episodes.c.task_digest, func.avg(episodes.c.score), func.count())
+            .where(
+                episodes.c.task_digest.in_(tasks[start : start + CHUNK]),
+                episodes.c.tenant.in_(sorted({row.tenant for row in rows})),
+                episodes.c.archived_ms < (trial.started_ms or 0),
+                episodes.c.score.is_not(None),
+            )
+            .group_by(episodes.c.tenant, episodes.c.run, episodes.c.task_digest)
+        )
+        for tenant, run, task, mean, number in connection.execute(statement):
+            found[tenant, run, task] = (float(mean), number)
+    return found
 
 
 def _counts(connection: Connection, policy: str, version: int) -> dict[str, int]:

@@ -23,8 +23,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-EFFECTS: Final = ((0.15, 0.1), (0.3, 0.8), (0.6, 0.1))
+Effects = tuple[tuple[float, float], ...]
+EFFECTS: Final[Effects] = ((0.15, 0.1), (0.3, 0.8), (0.6, 0.1))
 """Differences that are supposed, each with its weight."""
+BOLD: Final[Effects] = ((0.3, 0.2), (0.6, 0.4), (0.9, 0.4))
+"""For values that scatter less than those that are only ever 0 or 1, as means of groups do."""
 GUESS: Final = 0.5
 """What the mean is taken for before anything is known, as if it had been seen in `GUESSES` values."""
 GUESSES: Final = 2.0
@@ -42,6 +45,8 @@ class Drawn(NamedTuple):
     """The probability with which it was to be the canary's."""
     value: float
     """In [0, 1]."""
+    guess: float | None = None
+    """What was to be expected of it, whatever the arm, by what was known before; `None`: what came so far."""
 
 
 class Comparison:
@@ -55,14 +60,15 @@ class Comparison:
     True
     """
 
-    __slots__ = ("_above", "_below", "_num", "_shift", "_sum", "above", "below")
+    __slots__ = ("_above", "_below", "_effects", "_num", "_shift", "_sum", "above", "below")
 
-    def __init__(self, shift: float = 0.0) -> None:
+    def __init__(self, shift: float = 0.0, effects: Effects = EFFECTS) -> None:
         self._shift = shift
+        self._effects = effects
         self._num = 0
         self._sum = 0.0
-        self._below = [1.0] * len(EFFECTS)
-        self._above = [1.0] * len(EFFECTS)
+        self._below = [1.0] * len(effects)
+        self._above = [1.0] * len(effects)
         self.below = 1.0
         """The evidence that the difference is below `shift`."""
         self.above = 1.0
@@ -70,17 +76,22 @@ class Comparison:
 
     def feed(self, drawn: Drawn) -> None:
         """Take one more value into account."""
-        shifted = drawn.value - self._shift if drawn.is_canary else drawn.value
-        value = (shifted + abs(self._shift)) / (1 + 2 * abs(self._shift))
+        value = self._placed(drawn.value - self._shift if drawn.is_canary else drawn.value)
         mean = (self._sum + GUESS * GUESSES) / (self._num + GUESSES)
+        if drawn.guess is not None:
+            mean = self._placed(drawn.guess - self._shift * drawn.share)
         mean = min(max(mean, EDGE), 1 - EDGE)
         slope = (value - mean) / (mean * (1 - mean))
-        for number, (effect, _) in enumerate(EFFECTS):
+        for number, (effect, _) in enumerate(self._effects):
             self._below[number] *= 1 + slope * _distance(drawn, mean, -effect)
             self._above[number] *= 1 + slope * _distance(drawn, mean, effect)
         self._num += 1
         self._sum += value
-        self.below, self.above = _mixed(self._below), _mixed(self._above)
+        self.below, self.above = _mixed(self._below, self._effects), _mixed(self._above, self._effects)
+
+    def _placed(self, value: float) -> float:
+        """A value that may have been shifted, in [0, 1]."""
+        return (value + abs(self._shift)) / (1 + 2 * abs(self._shift))
 
 
 class Exceeding:
@@ -102,10 +113,12 @@ class Exceeding:
         slope = (value - level) / (level * (1 - level))
         for number, (effect, _) in enumerate(EFFECTS):
             self._wealth[number] *= 1 + slope * min(effect, (1 - EDGE) * (1 - level))
-        self.evidence = _mixed(self._wealth)
+        self.evidence = _mixed(self._wealth, EFFECTS)
 
 
-def bounds(drawn: Sequence[Drawn], alpha_lower: float, alpha_upper: float) -> tuple[float, float]:
+def bounds(
+    drawn: Sequence[Drawn], alpha_lower: float, alpha_upper: float, effects: Effects = EFFECTS
+) -> tuple[float, float]:
     """Lower and upper bound of the difference of the means, each valid at all times with its alpha.
 
     They are looked for on a grid of 1/20 of the range; what no value can show is bounded by -1 and 1.
@@ -116,7 +129,7 @@ def bounds(drawn: Sequence[Drawn], alpha_lower: float, alpha_upper: float) -> tu
     lower, upper = -1.0, 1.0
     for step in range(-STEPS, STEPS + 1):
         shift = step / STEPS
-        below, above = _most(drawn, shift)
+        below, above = _most(drawn, Comparison(shift, effects))
         if above >= 1 / alpha_lower:
             lower = max(lower, shift)
         if below >= 1 / alpha_upper:
@@ -124,9 +137,8 @@ def bounds(drawn: Sequence[Drawn], alpha_lower: float, alpha_upper: float) -> tu
     return lower, upper
 
 
-def _most(drawn: Iterable[Drawn], shift: float) -> tuple[float, float]:
+def _most(drawn: Iterable[Drawn], compared: Comparison) -> tuple[float, float]:
     """The most evidence that there ever was that the difference is below, and above."""
-    compared = Comparison(shift)
     below = above = 1.0
     for each in drawn:
         compared.feed(each)
@@ -148,5 +160,5 @@ def _room(distance: float, mean: float) -> float:
     return (1 - EDGE) * ((1 - mean) / distance if distance > 0 else mean / -distance)
 
 
-def _mixed(wealth: Sequence[float]) -> float:
-    return sum(weight * each for (_, weight), each in zip(EFFECTS, wealth, strict=True))
+def _mixed(wealth: Sequence[float], effects: Effects) -> float:
+    return sum(weight * each for (_, weight), each in zip(effects, wealth, strict=True))

@@ -87,7 +87,7 @@ class Rules(Record, frozen=True):
     min_episodes: int = 40
     max_episodes: int = 400
     undecided: str = "promote"
-    alpha_roll_back: float = 0.045
+    alpha_roll_back: float = 0.04
     alpha_promote: float = 0.005
     alpha_guard: float = 0.002
     margin: float = 0.0
@@ -115,6 +115,12 @@ class Seen(Record, frozen=True):
     """`None` is unscored: it counts for the guards only."""
     measures: Measures = Measures()
     group_id: str | None = None
+    group_size: int = 0
+    """How many of its group there are; 0 while it may get more."""
+    task_mean: float | None = None
+    """What attempts at its task had before the trial, on average."""
+    num_before: int = 0
+    """How many those were."""
 
 
 class Facts(Record, frozen=True):

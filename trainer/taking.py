@@ -15,8 +15,11 @@ from tracker.credit import EpisodeOutcome, batch_credit
 from tracker.errors import CorruptRecord
 from tracker.families import family_of
 from tracker.samples import Row, rows_of
-from tracker.types import SERVED_STATES, Call, CallCredit, Group, RunSettings, SkipReason, Version
+from tracker.types import SERVED_STATES, Call, CallCredit, Group, RunSettings, SkipReason, Version, VersionState
 from trainer.steps import FamilyShare
+
+AHEAD = (VersionState.ACTIVE, VersionState.LOADING)
+"""States of versions newer than the active one that count as published: on trial, and waiting for theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +48,21 @@ class Course:
     """The versions a policy went through, to tell how old a call is."""
 
     active: int
+    """The newest: the one that agents get, or one that was published since and is on trial, or waits to be."""
     served: tuple[int, ...]
-    """Versions that were active at some time; a number that never was is no age."""
+    """Versions that were active at some time, or may be yet; a number that never was is no age."""
+    withdrawn: frozenset[int] = frozenset()
+    """Versions that were rolled back: nothing that they played is trained."""
 
     @classmethod
     def of(cls, active: int, versions: Sequence[Version]) -> Course:
-        return cls(active, tuple(version.version for version in versions if version.state in SERVED_STATES))
+        ahead = [version.version for version in versions if version.version > active and version.state in AHEAD]
+        served = [version.version for version in versions if version.state in SERVED_STATES]
+        return cls(
+            active=max([active, *ahead]),
+            served=tuple(sorted({*served, *ahead})),
+            withdrawn=frozenset(one.version for one in versions if one.state is VersionState.WITHDRAWN),
+        )
 
     def lag(self, version: int) -> int:
         """How many versions were published after `version`, up to the active one.
@@ -76,16 +88,20 @@ def _trained(
 ) -> Verdict:
     """Keep the credit of calls that have a row and are not too old.
 
-    An episode that was moved to a newer version loses its old calls; one whose calls are all old takes the group with
-    it, since a baseline over the others would be another one.
+    An episode that was moved to another version loses the calls it had with the one before; one whose calls are all too
+    old, or of a version that was rolled back, takes the group with it, since a baseline over the others would be
+    another one.
     """
     rows = [row for outcome in loaded.outcomes for row in rows_of(outcome.calls, run, policy)]
     credited = {(item.episode_id, item.call_id) for item in credit}
     rows = [row for row in rows if (row.episode_id, row.call_id) in credited]
     if not rows:
         return Verdict(loaded.group, (), SkipReason.NO_IDS)
-    kept = rows
+    kept = [row for row in rows if row.version not in course.withdrawn]
+    if {row.episode_id for row in kept} != {row.episode_id for row in rows}:
+        return Verdict(loaded.group, (), SkipReason.WITHDRAWN)
     if run.on_stale != "train":
+        rows = kept
         kept = [row for row in rows if course.lag(row.version) <= run.staleness]
         if {row.episode_id for row in kept} != {row.episode_id for row in rows}:
             return Verdict(loaded.group, (), SkipReason.EXPIRED)

@@ -132,3 +132,21 @@ def test_a_batch_whose_calls_are_gone_is_refused():
     calls = {outcome.episode_id: outcome.calls for outcome in loaded.outcomes} | {"e1": ()}
     with pytest.raises(CorruptRecord, match="e1-0"):
         credited_rows(calls, RUN, "p", verdict.credit)
+
+
+def test_a_group_that_a_version_played_in_which_was_rolled_back_is_withdrawn():
+    course = Course(active=5, served=(1, 2, 4, 5), withdrawn=frozenset({6}))
+    run = msgspec.structs.replace(RUN, pin="call", on_stale="train")
+    (whole,) = verdicts([group((1.0, (6,)), (0.0, (6,)))], run, "p", course)
+    assert (whole.skip, whole.credit) == (SkipReason.WITHDRAWN, ())
+    (part,) = verdicts([group((1.0, (6, 5)), (0.0, (5, 5)))], run, "p", course)
+    assert part.skip is None
+    assert {item.call_id for item in part.credit} == {"e0-1", "e1-0", "e1-1"}
+
+
+def test_versions_on_trial_and_those_that_wait_count_as_published():
+    states = (VersionState.ACTIVE, VersionState.ACTIVE, VersionState.LOADING, VersionState.FAILED)
+    course = Course.of(1, [Version(policy="p", version=number, state=state) for number, state in enumerate(states, 1)])
+    assert [course.lag(number) for number in (1, 2, 3)] == [2, 1, 0]
+    gone = Course.of(1, [Version(policy="p", version=2, state=VersionState.WITHDRAWN)])
+    assert (gone.active, gone.withdrawn) == (1, {2})
