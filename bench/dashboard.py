@@ -65,7 +65,11 @@ def pages(stage: Stage) -> dict[str, str]:
         "episodes, by all": f"{root}/episodes?run=support&status=ok&policy={POLICY}&role=main&min_reward=0.5",
         "episodes, a far page": far,
         "episode": f"{root}/episodes/{filled.episode}",
-        "episode of 300 calls": f"{root}/episodes/{filled.long_episode}",
+        "episode, its tokens": f"{root}/episodes/{filled.episode}/tokens",
+        "episode, a call": f"{root}/episodes/{filled.episode}/calls/{filled.call}",
+        "episode, its receipts": f"{root}/episodes/{filled.episode}/check",
+        "300 calls": f"{root}/episodes/{filled.long_episode}",
+        "300 calls, its tokens": f"{root}/episodes/{filled.long_episode}/tokens",
         "policies": f"{root}/policies",
         "policy": f"{root}/policies/{POLICY}",
         "version": f"{root}/policies/{POLICY}/versions/{filled.num_versions}",
@@ -74,6 +78,7 @@ def pages(stage: Stage) -> dict[str, str]:
         "step": f"{root}/training/{filled.batch}",
         "engines": f"{root}/engines",
         "keys": f"{root}/keys",
+        "a new key": f"{root}/keys/new",
         "audit": f"{root}/audit",
         "settings": f"{root}/settings",
     }
@@ -182,7 +187,7 @@ def measure(stage: Stage, only: str | None) -> list[dict[str, Any]]:
                 row["browser_ms"] = round(browser_ms(context, path), 1)
             row["axe_serious"] = axe_serious(browser, stage, path, cookie)
             rows.append(row)
-            print(f"{name:24}{row['server_ms']:10.1f}{row['browser_ms']:12.1f}{row['axe_serious']:12}", flush=True)
+            print(f"{name:26}{row['server_ms']:10.1f}{row['browser_ms']:12.1f}{row['axe_serious']:12}", flush=True)
     return rows
 
 
@@ -200,7 +205,7 @@ def main() -> None:
                 with chromium() as browser, signed_in(stage) as http:
                     take_pictures(browser, stage, http.cookies["hone_session"], given.screenshots)
                 return
-            print(f"{'page':24}{'server_ms':>10}{'browser_ms':>12}{'axe_serious':>12}")
+            print(f"{'page':26}{'server_ms':>10}{'browser_ms':>12}{'axe_serious':>12}")
             rows = measure(stage, given.only)
     if given.only is None:
         _write(rows, number)

@@ -59,6 +59,7 @@ NUM_EPISODES: Final = 20_000
 LONG: Final = (300, 100_000)
 """Calls, and ids in all."""
 STEP_MS: Final = 420_000
+LEASE_MS: Final = 86_400_000
 ADVANCE: Final = 3.2
 """How far the agent has come at the last step, on the scale of a logistic curve."""
 HEAD: Final = ("episode_id", "tenant", "run", "task", "group_id", "created_ms", "metadata", "implicit", "key_id")
@@ -72,6 +73,8 @@ class Filled(Record, frozen=True):
     long_episode: str
     episode: str
     """An ordinary one that was trained."""
+    call: str
+    """Its last call."""
     group: str
     batch: str
     num_versions: int
@@ -126,7 +129,7 @@ class Filler:
         """Fill it; where to look."""
         for run in (RUN, HELD_OUT):
             await self._ledger.put_run("default", run)
-        await self._ledger.ensure_policy(POLICY)
+        await self._ledger.take_lease(POLICY, "trainer on gpu-2", self._now_ms, LEASE_MS)
         batch_id, group, began = "", None, time.monotonic()
         for step in range(self._num_steps):
             groups = [self._group(step) for _ in range(RUN.groups_per_step)]
@@ -145,9 +148,11 @@ class Filler:
         await self._ledger.write(_store_episodes, [_Episode.of(head, calls, 0.75, HELD_OUT)])
         await self._ledger.score_episodes()
         assert group is not None
+        shown = max(group.members, key=lambda member: len(member.calls))
         return Filled(
             long_episode=long_episode,
-            episode=group.members[0].head.episode_id,
+            episode=shown.head.episode_id,
+            call=shown.calls[-1].call_id,
             group=group.group_id,
             batch=batch_id,
             num_versions=self._num_steps,
@@ -402,14 +407,23 @@ def _store_episodes(connection: Connection, members: Iterable[_Episode]) -> None
             "archived_ms": done.row.archived_ms,
             "has_kinds": True,
         }
+        if done.row.spent is not None:
+            values |= msgspec.structs.asdict(done.row.spent)
         _put(connection, tables.episodes, [values])
         named = {"episode_id": head.episode_id}
+        _put(connection, tables.measures, [named | _measured(done, policy) for policy in done.row.measures])
         _put(connection, tables.timelines, [named | _timeline(done)])
         pinned = [named | {"policy": name, "version": version} for name, version in done.row.versions.items()]
         _put(connection, tables.episode_policies, pinned)
         _put(connection, tables.call_kinds, [named | msgspec.structs.asdict(kind) for kind in done.row.kinds])
         if member.reward is not None:
             _put(connection, tables.rewards, [_reward(member)])
+
+
+def _measured(done: Packed, policy: str) -> dict[str, Any]:
+    version, numbers = done.row.measures[policy]
+    told = {"policy": policy, "version": version, "archived_ms": done.row.archived_ms}
+    return told | {"numbers": msgspec.json.encode(numbers)}
 
 
 def _timeline(done: Packed) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from bench.dashboard_stage import Stage
 COLOURS: Final = 64
 DESKTOP: Final = (1280, 860)
 PHONE: Final = (390, 780)
-ALSO_DARK: Final = ("overview", "episode", "training")
+ALSO_DARK: Final = ("overview", "tokens", "training")
 ALSO_PHONE: Final = ("overview", "episodes", "episode", "policy")
 
 
@@ -35,6 +35,8 @@ def take_pictures(browser: Browser, stage: Stage, cookie: str, folder: Path) -> 
         "group": f"{root}/groups/{filled.group}",
         "episodes": f"{root}/episodes",
         "episode": f"{root}/episodes/{filled.episode}",
+        "tokens": f"{root}/episodes/{filled.episode}/tokens",
+        "call": f"{root}/episodes/{filled.episode}/calls/{filled.call}",
         "policies": f"{root}/policies",
         "policy": f"{root}/policies/{POLICY}",
         "version": f"{root}/policies/{POLICY}/versions/{filled.num_versions}",

@@ -2,14 +2,17 @@
 
 The history is filled into the data folder first (`dashboard_data.py`); what a gateway of a team would have besides is
 asked for over HTTP: keys with labels and limits, episodes that are still going. The engine is the
-scripted one, in this process, which takes adapters in as vLLM does.
+scripted one, in this process, which takes adapters in as vLLM does. A newer version is published there and put on
+trial, and plays against the active one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -34,6 +37,7 @@ from gateway.auth import mint
 from gateway.demo.show import free_port
 from gateway.encoding import load_encoding
 from gateway.scripted.engine import create_scripted_engine
+from tests.fakes.adapter_files import marked_weights
 from tracker.clock import SystemClock
 from tracker.ledger import SqlLedger
 from tracker.types import Key, Scope
@@ -43,6 +47,22 @@ ROOT: Final = Path(__file__).parents[1]
 HOST: Final = "127.0.0.1"
 BASE: Final = "qwen3-4b-instruct"
 START_S: Final = 120.0
+TOML: Final = """
+[[policies]]
+name = "{policy}"
+model = "{base}"
+[policies.release]
+mode = "canary"
+share = 50
+max_episodes = 2000
+min_reward = 0.4
+max_kl = 0.5
+"""
+TRIED: Final = 80
+"""Episodes that are played while a version is on trial, in groups of eight."""
+GOOD: Final = (0.66, 0.73)
+"""The mean reward of the active version, and of the one on trial."""
+RELEASE: Final = f"/v1/policies/{POLICY}/release"
 KEYS: Final[tuple[Json, ...]] = (
     {"scopes": ["agent", "reward"], "label": "nightly driver", "requests_per_minute": 1200},
     {"scopes": ["reward"], "label": "grader"},
@@ -70,7 +90,7 @@ def staged(folder: Path, num_episodes: int) -> Iterator[Stage]:
     filled = asyncio.run(_filled(folder, num_episodes))
     with _engine() as engine, _gateway(folder, engine) as url:
         key = asyncio.run(_admin(folder))
-        _enliven(url, key)
+        _enliven(url, key, folder, filled)
         yield Stage(url, key, filled, folder)
 
 
@@ -159,11 +179,11 @@ def _gateway(folder: Path, engine: str) -> Iterator[str]:
     settings = {
         "HONE_PORT": str(port),
         "HONE_ENGINES": engine,
-        "HONE_POLICIES": f"{POLICY}={BASE}",
         "HONE_DATA_DIR": str(folder),
         "HONE_BEGIN_TIMEOUT_S": "10",
         "HONE_ACCESS_LOG": "false",
     }
+    (folder / "hone.toml").write_text(TOML.format(policy=POLICY, base=BASE))
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HONE_")}
     command = [sys.executable, "-m", "gateway.cli", "gateway"]
     with (folder / "gateway.log").open("wb") as log:
@@ -187,19 +207,54 @@ def _is_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> bool:
         return False
 
 
-def _enliven(url: str, key: str) -> None:
+def _enliven(url: str, key: str, folder: Path, filled: Filled) -> None:
     """What happens on a gateway of a team while somebody looks."""
     with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=60) as http:
         if len(_asked(http, "GET", "/v1/keys")["data"]) < len(KEYS):
             for wanted in KEYS:
                 _asked(http, "POST", "/v1/keys", wanted)
-        for family, tasks in TASKS.items():
-            episode = _asked(http, "POST", "/v1/episodes", {"task": f"{family}/{tasks[0][0]}", "run": "support"})
-            words = tasks[0][1].format(order="HM-40871")
-            messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": words}]
-            sent = {"model": POLICY, "messages": messages}
-            headers = {"Authorization": f"Bearer {episode['api_key']}"}
-            http.post("/v1/chat/completions", json=sent, headers=headers).raise_for_status()
+        if _asked(http, "GET", RELEASE)["canary"] is None:
+            _put_on_trial(http, folder, filled.num_versions + 1)
+        for family in TASKS:
+            _play(http, f"{family}/{TASKS[family][0][0]}")
+
+
+def _put_on_trial(http: httpx.Client, folder: Path, version: int) -> None:
+    """Publish a version as a trainer does, and have it play until its episodes are archived."""
+    weights = marked_weights(f"version {version}".encode())
+    digest = hashlib.sha256(weights).hexdigest()
+    adapter = folder / "adapters" / f"step-{version}"
+    adapter.mkdir(parents=True)
+    (adapter / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 1}))
+    (adapter / "adapter_model.safetensors").write_bytes(weights)
+    body = {"folder": adapter.name, "digest": digest, "metrics": {"kl": 0.09, "entropy": 0.8}}
+    _asked(http, "POST", f"/v1/policies/{POLICY}/versions", body)
+    until(lambda: _asked(http, "GET", RELEASE)["canary"] is not None)
+    chosen = random.Random(version)
+    for number in range(TRIED):
+        family = list(TASKS)[number // 8 % len(TASKS)]
+        task = TASKS[family][number // 24 % len(TASKS[family])]
+        episode_id, served = _play(http, f"{family}/{task[0]}")
+        reward = round(min(1.0, max(0.0, chosen.gauss(GOOD[served == str(version)], 0.15))), 2)
+        _asked(http, "POST", "/v1/reward", {"episode_id": episode_id, "reward": reward, "source": "grader"})
+    until(lambda: _num_scored(http) >= TRIED)
+
+
+def _num_scored(http: httpx.Client) -> int:
+    verdict = _asked(http, "GET", RELEASE)["verdict"]
+    return 0 if verdict is None else verdict["num_stable"] + verdict["num_canary"]
+
+
+def _play(http: httpx.Client, task: str) -> tuple[str, str]:
+    """One call of a new episode; its id, and the version that answered."""
+    episode = _asked(http, "POST", "/v1/episodes", {"task": task, "run": "support"})
+    family, name = task.split("/")
+    words = dict(TASKS[family])[name].format(order="HM-40871")
+    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": words}]
+    headers = {"Authorization": f"Bearer {episode['api_key']}"}
+    answer = http.post("/v1/chat/completions", json={"model": POLICY, "messages": messages}, headers=headers)
+    answer.raise_for_status()
+    return episode["episode_id"], answer.headers["x-hone-version"]
 
 
 def _asked(http: httpx.Client, method: str, path: str, body: Mapping[str, Any] | None = None) -> Json:

@@ -163,6 +163,16 @@ class _Drawn:
             return [Line(name, values)]
         return [Line(name, values, is_faint=True), Line(f"{name}, mean of {SPAN} steps", averaged(values, SPAN))]
 
+    def smooth(self, name: str, told: Told) -> list[Line]:
+        """The average alone, where many lines would hide each other."""
+        values = self.values(told)
+        return [Line(name, values if len(values) < MANY else averaged(values, SPAN))]
+
+    @property
+    def over(self) -> str:
+        """What a smooth line is the mean of, in words."""
+        return "" if len(self.steps) < MANY else f", mean of {SPAN} steps"
+
     def of(self, title: str, how: str, lines: Iterable[Line], floor: float | None = None) -> Figure:
         labels = tuple(str(step.told.step) for step in self.steps)
         return Figure(Chart(title, labels, tuple(lines), marks=self.rollbacks(), floor=floor), how)
@@ -195,5 +205,5 @@ def _families(drawn: _Drawn) -> list[Figure]:
     names = sorted({name for step in drawn.steps for name in step.families})[:MAX_FAMILIES]
     if not names:
         return []
-    lines = [line for name in names for line in drawn.line(name, _named("families", name, "reward_mean"))]
-    return [drawn.of("Reward by family", "Mean reward of each family of tasks.", lines)]
+    lines = [line for name in names for line in drawn.smooth(name, _named("families", name, "reward_mean"))]
+    return [drawn.of("Reward by family", f"Mean reward of each family of tasks{drawn.over}.", lines)]
