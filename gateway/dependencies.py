@@ -11,9 +11,10 @@ from gateway.hotswap import HotSwap
 from gateway.lookups import RunCache, VersionBook
 from gateway.meters import Meters
 from gateway.metrics import Metrics
-from gateway.releasing import Releasing
 from gateway.refused_acts import RefusedActs
+from gateway.releasing import Releasing
 from gateway.settings import GatewaySettings
+from gateway.shadows import Shadows
 from gateway.tracing import Tracing
 from tracker.clock import Clock
 from tracker.store import Batches, EpisodeStore, Ledger
@@ -34,6 +35,7 @@ class Services:
     versions: VersionBook
     swap: HotSwap
     releasing: Releasing
+    shadows: Shadows
     clock: Clock
     worker_id: str
     """Names this process in intents and heartbeats; never used again."""

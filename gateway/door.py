@@ -208,6 +208,7 @@ class Door:
                 call = await self._proxy.serve(order, reply, client)
         if call is not None:
             self._responses.keep(call)
+            self._services.shadows.note(call)
 
     async def _meter(self, caller: Caller) -> Meter:
         """Whose key a call counts against: with a session key, the one that opened its episode."""

@@ -13,8 +13,9 @@ from typing import Any, Final
 import httpx
 import msgspec
 
+from gateway.routing import knobs
 from tracker.errors import UpstreamFailed
-from tracker.types import Record
+from tracker.types import Record, Sampling
 
 NUM_TOP: Final = 20
 """Alternatives asked for with each score: the most that vLLM gives by default."""
@@ -61,6 +62,17 @@ class _Choice(msgspec.Struct):
 
 class _Answer(msgspec.Struct):
     choices: list[_Choice] = msgspec.field(default_factory=list[_Choice])
+
+
+class Said(msgspec.Struct, frozen=True):
+    """What a model sampled after a prompt."""
+
+    ids: tuple[int, ...] = msgspec.field(name="token_ids", default=())
+    finish_reason: str | None = None
+
+
+class _SaidChoices(msgspec.Struct):
+    choices: list[Said]
 
 
 class _Counted(msgspec.Struct):
@@ -132,6 +144,19 @@ class EngineApi:
         chat = await self._send(url, "POST", "/v1/chat/completions", asked)
         _refuse_failure(url, chat)
         return _first_token(url, chat)
+
+    async def go_on(self, url: str, model: str, prompt: Sequence[int], sampling: Sampling, limit: int) -> Said:
+        """Sample an answer to a prompt of ids, as it would be for an agent."""
+        body: dict[str, Any] = {"model": model, "prompt": list(prompt), "max_tokens": limit, "return_token_ids": True}
+        response = await self._send(url, "POST", "/v1/completions", body | knobs(sampling))
+        _refuse_failure(url, response)
+        try:
+            choices = msgspec.json.decode(response.content, type=_SaidChoices).choices
+        except msgspec.MsgspecError as error:
+            raise UpstreamFailed(f"The engine at {url} answered no completion: {error}") from error
+        if not choices:
+            raise UpstreamFailed(f"The engine at {url} answered a completion without choices.")
+        return choices[0]
 
     async def count_tokens(self, url: str, body: Mapping[str, object]) -> int:
         """The number of tokens of a chat as the engine renders it; what it refuses is told with its own status."""

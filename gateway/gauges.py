@@ -45,7 +45,21 @@ async def show_overview(services: Services) -> None:
     for name, part in (await parts_of(services)).items():
         metrics.part_ready.of(name).set(part.ready)
     _show(metrics, await services.ledger.overview())
+    await _show_trials(services)
     metrics.looked_at.of().set(now_s)
+
+
+async def _show_trials(services: Services) -> None:
+    """What is on trial, and how near it is to a claim."""
+    trials = {trial.policy: trial for trial in await services.ledger.open_trials()}
+    for policy in services.settings.stores.policies:
+        trial = trials.get(policy.name)
+        services.metrics.trial_version.of(policy.name).set(0 if trial is None else trial.version)
+        if trial is not None:
+            verdict = await services.releasing.verdict(trial)
+            evidence = services.metrics.trial_evidence
+            evidence.of(policy.name, "worse").set(verdict.evidence_worse / verdict.needed_worse)
+            evidence.of(policy.name, "better").set(verdict.evidence_better / verdict.needed_better)
 
 
 def _show(metrics: Metrics, overview: Overview) -> None:

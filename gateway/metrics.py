@@ -105,6 +105,9 @@ class Metrics:
         self.prompt_tokens = self._counter("hone_prompt_tokens", "Prompt tokens of calls that ended.", "policy")
         self.sampled_tokens = self._counter("hone_sampled_tokens", "Sampled tokens of calls that ended.", "policy")
         self.swaps = self._counter("hone_swaps", "Attempts to publish or roll back a version.", "policy", "result")
+        self.shadow_calls = self._counter(
+            "hone_shadow_calls", "Copies of calls for a shadow: compared, dropped or failed.", "policy", "outcome"
+        )
         self.first_token = self._histogram(
             "hone_first_token_seconds", "From a streamed call's request to its first event.", LONG_S, "dialect"
         )
@@ -156,6 +159,11 @@ class Metrics:
         self.parity_gap = gauge(
             "hone_parity_gap_nats", "Mean gap between trainer and engine at lag 0 in the last step.", seen, "policy"
         )
+        self.trial_version = gauge("hone_trial_version", "The version on trial; 0 where none is.", seen, "policy")
+        self.trial_evidence = gauge(
+            "hone_trial_evidence_ratio", "Evidence over what a claim needs: 1 decides.", seen, "policy", "claim"
+        )
+        self.alarms = gauge("hone_alarms", "Reward alarms that are raised, by kind.", seen, "policy", "kind")
         self.looked_at = gauge("hone_overview_timestamp_seconds", "When SQL was last read for these gauges.", seen)
 
     def answered(self, route: str, method: str, dialect: str, status: int) -> None:

@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Final
 
+from gateway.alarming import ALARMS_S, look_for_alarms
 from gateway.auth import KeyRing
 from gateway.background import duties
 from gateway.dependencies import Services
@@ -28,6 +29,7 @@ from gateway.meters import FLUSH_S, Meters
 from gateway.metrics import Metrics
 from gateway.releasing import DECIDE_S, Releasing
 from gateway.settings import EXPOSED, GatewaySettings
+from gateway.shadows import LOOK_S, Shadows
 from gateway.tracing import open_tracing
 from tracker.archive import audit, sweep
 from tracker.clock import Clock, SystemClock
@@ -86,6 +88,10 @@ async def open_services(settings: GatewaySettings, clock: Clock | None = None) -
         lifetime_s = settings.call_timeout_s + settings.record_timeout_s + settings.body_timeout_s
         meters = Meters(store, ledger, clock, worker_id, lifetime_s)
         stack.push_async_callback(meters.close)
+        metrics = Metrics(settings.metrics_dir if settings.workers > 1 else None)
+        versions = VersionBook(ledger, settings.stores.adapters_dir)
+        shadows = Shadows(ledger, engines, versions, metrics)
+        stack.push_async_callback(shadows.close)
         services = Services(
             settings=settings,
             store=store,
@@ -95,13 +101,14 @@ async def open_services(settings: GatewaySettings, clock: Clock | None = None) -
             meters=meters,
             engines=engines,
             runs=RunCache(ledger),
-            versions=VersionBook(ledger, settings.stores.adapters_dir),
+            versions=versions,
             swap=swap,
             releasing=Releasing(settings.stores, ledger, swap, clock),
+            shadows=shadows,
             duties=await stack.enter_async_context(duties()),
             clock=clock,
             worker_id=worker_id,
-            metrics=Metrics(settings.metrics_dir if settings.workers > 1 else None),
+            metrics=metrics,
             tracing=tracing,
         )
         await _start_duties(services)
@@ -172,6 +179,8 @@ async def _start_duties(services: Services) -> None:
     services.duties.start("scores", services.ledger.score_episodes, FINDING_S)
     services.duties.start("kinds", partial(services.ledger.note_kinds, NOTED_AT_ONCE), FINDING_S)
     services.duties.start("releases", services.releasing.decide, min(DECIDE_S, settings.poll_interval_s))
+    services.duties.start("shadows", services.shadows.look, min(LOOK_S, settings.poll_interval_s))
+    services.duties.start("alarms", partial(look_for_alarms, services), ALARMS_S)
     services.duties.start("engines", services.swap.keep_up, settings.poll_interval_s)
     if settings.workers > 1:
         services.duties.start("parent", partial(_end_after, os.getppid()), PARENT_CHECK_S)

@@ -24,8 +24,10 @@ from gateway.engines import EnginePool
 from gateway.hotswap import HotSwap
 from gateway.lookups import RunCache, VersionBook
 from gateway.meters import Meters
+from gateway.metrics import Metrics
 from gateway.releasing import Releasing
 from gateway.settings import load
+from gateway.shadows import Shadows
 from gateway.tracing import Tracing
 from tests.fakes.scripted_engine import ScriptedEngine
 from tracker.clock import SystemClock
@@ -121,6 +123,7 @@ async def running_door(
     await ledger.add_key(Key(key_id="k1", digest=digest, scopes=(Scope.AGENT,)))
     async with httpx.AsyncClient() as http, duties() as running:
         engines = EnginePool(settings.engines, settings.stores.policies, EngineApi(http, settings.engine_key))
+        versions, metrics = VersionBook(ledger, tmp_path / "adapters"), Metrics()
         services = Services(
             settings=settings,
             store=store,
@@ -130,9 +133,11 @@ async def running_door(
             meters=Meters(store, ledger, clock, "w1", settings.call_timeout_s),
             engines=engines,
             runs=RunCache(ledger),
-            versions=VersionBook(ledger, tmp_path / "adapters"),
+            versions=versions,
             swap=(swap := HotSwap(settings.stores, store, ledger, engines, clock)),
             releasing=Releasing(settings.stores, ledger, swap, clock),
+            shadows=Shadows(ledger, engines, versions, metrics),
+            metrics=metrics,
             duties=running,
             clock=clock,
             worker_id="w1",

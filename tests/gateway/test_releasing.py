@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from gateway.alarming import look_for_alarms
+from gateway.shadows import MAX_COPIES
 from tests.fakes.gateways import RunningGateway, running_gateway
+from tests.fakes.running import RunningDoor
 from tests.fakes.scripted_engine import ScriptedEngine
-from tracker.types import Scope
+from tracker.drift import AlarmKind
+from tracker.measures import Measures
+from tracker.trials import ReleaseEvent, Shadow
+from tracker.types import Call, Choice, EpisodeHead, EpisodeStatus, Scope, VersionState
 
 pytestmark = pytest.mark.slow
 
@@ -175,3 +183,80 @@ async def test_only_an_administrator_changes_a_release_and_readers_read_it(gatew
         for what, body in (("promote", {"version": 1}), ("pause", {}), ("canary", {"version": 1, "share": 5})):
             assert (await reader.post(f"/v1/policies/solver/{what}", json=body)).status_code == 403
     assert (await gateway.admin.get("/v1/policies/none/release")).status_code == 404
+
+
+async def test_a_shadow_gets_copies_that_nobody_else_sees(gateway: RunningGateway, engine: ScriptedEngine) -> None:
+    await published(gateway, "stable")
+    await ask(gateway, "promote", version=1)
+    await published(gateway, "next")
+    await ask(gateway, "pause")
+    await ask(gateway, "shadow", version=2, share=100)
+    episode = await gateway.open(task="t", run="pairs")
+
+    def copies() -> list[Any]:
+        named = [call for call in engine.received if str(call.body.get("model", "")).startswith("solver@2")]
+        return [call for call in named if "max_tokens" in call.body and "logprobs" not in call.body]
+
+    num_calls = 0
+    async with asyncio.timeout(30):
+        while not copies():
+            num_calls += 1
+            answered = await gateway.chat(episode)
+            assert answered.headers["x-hone-version"] == "1"
+            await asyncio.sleep(0.05)
+    copied = copies()[0]
+    assert copied.path == "/v1/completions"
+    assert isinstance(copied.body["prompt"][0], int)
+    async with asyncio.timeout(30):
+        while not (told := await release(gateway))["comparisons"]:
+            await asyncio.sleep(0.05)
+    assert told["shadow"] == {"version": 2, "share": 100}
+    compared = told["comparisons"][0]
+    assert (compared["version"], compared["against"], compared["num_failed"]) == (2, 1, 0)
+    assert compared["num_calls"] >= 1
+    assert compared["mean_tokens_against"] > 0
+    timeline = (await gateway.admin.get(f"/v1/episodes/{episode['episode_id']}/timeline")).json()
+    assert len(timeline["calls"]) == num_calls
+    assert {call["version"] for call in timeline["calls"]} == {1}
+    await ask(gateway, "shadow", version=None)
+    assert (await release(gateway))["shadow"] is None
+
+
+async def test_copies_that_find_no_place_are_dropped_and_counted(door: RunningDoor) -> None:
+    ledger, shadows = door.services.ledger, door.services.shadows
+    await ledger.ensure_policy("solver")
+    version = await ledger.reserve_version("solver", None, 1)
+    await ledger.put_version(msgspec.structs.replace(version, folder="solver@1", state=VersionState.ACTIVE))
+    event = ReleaseEvent(policy="solver", version=1, at_ms=1, kind="shadow")
+    await ledger.set_shadow("solver", Shadow(policy="solver", version=1, share=1.0), event)
+    await shadows.look()
+    for number in range(MAX_COPIES + 3):
+        shadows.note(answered(number))
+    assert shadows.num_copies == MAX_COPIES
+    await shadows.close()
+    await shadows.look()
+    (tally,) = await ledger.list_tallies("solver")
+    assert tally.numbers["num_dropped"] == 3
+
+
+def answered(number: int) -> Call:
+    choice = Choice(index=0, sampled_ids=(7,), logprobs=(-0.5,))
+    return Call(call_id=f"c{number}", episode_id="e", index=number, policy="solver", prompt_ids=(1,), choices=(choice,))
+
+
+async def test_what_is_amiss_is_looked_for_and_told(door: RunningDoor) -> None:
+    ledger = door.services.ledger
+    await ledger.ensure_policy("solver")
+    for number in range(80):
+        head = EpisodeHead(episode_id=f"e{number}", task="t", created_ms=number)
+        await ledger.create_episode(head, None, "")
+        row = await ledger.get_episode("default", head.episode_id)
+        tokens = 50 + number % 5 if number < 40 else 200 + number % 5
+        measures = {"solver": (0, Measures(num_calls=1, num_choices=1, num_tokens=tokens))}
+        row = msgspec.structs.replace(row, measures=measures, archived_ms=number, status=EpisodeStatus.OK)
+        await ledger.archive_episode(row, b"", "digest")
+    await look_for_alarms(door.services)
+    (alarm,) = await ledger.list_alarms("default")
+    assert alarm.kind is AlarmKind.LENGTH
+    assert "52 tokens" in alarm.detail
+    assert b'hone_alarms{kind="length",policy="solver"} 1.0' in door.services.metrics.page()
