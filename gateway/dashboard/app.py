@@ -19,6 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from gateway.dashboard.access import NotSignedIn, find_viewer
 from gateway.dashboard.frame import ROOT, error_page, templates
+from gateway.dashboard.glance import Outlines
 from gateway.dashboard.limiter import SignInLimiter
 from gateway.dashboard.pieces import Pieces
 from gateway.dashboard.routes import ROUTERS
@@ -68,6 +69,7 @@ class Dashboard:
         state.services = services
         state.sessions = Sessions(await services.ledger.secret(SECRET), services.clock)
         state.limiter = SignInLimiter(services.clock)
+        state.outlines = Outlines()
         state.pieces = Pieces(services.engines, services.clock)
 
     async def refuse(self, error: HoneError, scope: Scope, receive: Receive, send: Send) -> None:

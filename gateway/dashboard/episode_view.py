@@ -1,5 +1,6 @@
-"""What the page of an episode shows: its calls as rows of a tree, its branches, its conversation, and what is not trained
-and why. Pure: a glance in, frozen records out."""
+"""What the page of an episode shows: its calls as rows of a tree, its branches, its conversation, what is not trained.
+
+Pure: a glance in, frozen records out."""
 
 from __future__ import annotations
 

@@ -7,6 +7,9 @@ proven by looking at it: `check` does that, and takes as long as the episode is 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+from collections import OrderedDict
+from typing import Final
 
 from gateway.dependencies import Services
 from gateway.story import find_view
@@ -17,6 +20,10 @@ from tracker.evidence import Fault, Sealed, episode_faults
 from tracker.outline import Outline, outline, sketched
 from tracker.receipts import chain, receipt_digest
 from tracker.types import EpisodeRow, EpisodeState, EpisodeStatus, Event, Intent, Record, Reward, RunSettings
+
+MAX_KEPT: Final = 4
+MAX_KEPT_BYTES: Final = 2**20
+"""Of an archive; spelled out it is many times as large."""
 
 
 class Glance(Record, frozen=True):
@@ -63,10 +70,27 @@ class Checked(Record, frozen=True):
     faults: tuple[Fault, ...]
 
 
-async def read_glance(services: Services, tenant: str, episode_id: str) -> Glance:
+class Outlines:
+    """Outlines of the archives that were looked at last: who reads one goes from part to part of it."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, bytes], Outline] = OrderedDict()
+
+    def of(self, stored: Sealed, run: RunSettings) -> Outline:
+        """The outline of an archive; the same bytes have the same. Raises `CorruptRecord`."""
+        key = stored.episode_id, hashlib.blake2b(stored.blob).digest()
+        told = self._kept.pop(key, None) or outline(decode_sketches(stored.blob), run)
+        if len(stored.blob) <= MAX_KEPT_BYTES:
+            self._kept[key] = told
+        while len(self._kept) > MAX_KEPT:
+            self._kept.popitem(last=False)
+        return told
+
+
+async def read_glance(services: Services, outlines: Outlines, tenant: str, episode_id: str) -> Glance:
     """Read an episode; raises `NotFound`, also where it was deleted."""
     row = await services.ledger.get_episode(tenant, episode_id)
-    run = await services.runs.get(tenant, row.head.run)
+    run = await services.ledger.get_run(tenant, row.head.run)
     rewards = tuple(await services.ledger.rewards(episode_id))
     view = await find_view(services, row)
     if view is not None:
@@ -83,7 +107,7 @@ async def read_glance(services: Services, tenant: str, episode_id: str) -> Glanc
         )
     row = await services.ledger.get_episode(tenant, episode_id)  # it may have been archived meanwhile
     stored = await services.batches.sealed(episode_id)
-    told, receipts, gone = await asyncio.to_thread(_opened, stored, run)
+    told, receipts, gone = await asyncio.to_thread(_opened, outlines, stored, run)
     return Glance(
         row=row,
         run=run,
@@ -119,7 +143,7 @@ def _checked(stored: Sealed) -> Checked:
     return Checked(num_calls=len(archived.calls), faults=tuple(dict.fromkeys(episode_faults(archived))))
 
 
-def _opened(stored: Sealed | None, run: RunSettings) -> tuple[Outline, Chain | None, str]:
+def _opened(outlines: Outlines, stored: Sealed | None, run: RunSettings) -> tuple[Outline, Chain | None, str]:
     nothing = outline((), run)
     if stored is None:
         return nothing, None, ""
@@ -127,7 +151,7 @@ def _opened(stored: Sealed | None, run: RunSettings) -> tuple[Outline, Chain | N
     if stored.shredded:
         return nothing, sealed, stored.shredded
     try:
-        return outline(decode_sketches(stored.blob), run), sealed, ""
+        return outlines.of(stored, run), sealed, ""
     except CorruptRecord as error:
         return nothing, sealed, error.message
 

@@ -32,7 +32,7 @@ from gateway.dashboard.episode_view import (
 )
 from gateway.dashboard.forms import FormOf
 from gateway.dashboard.frame import ROOT, page
-from gateway.dashboard.glance import Glance, check, read_glance
+from gateway.dashboard.glance import Glance, Outlines, check, read_glance
 from gateway.dashboard.lanes import num_lanes
 from gateway.dashboard.pieces import Pieces
 from gateway.dashboard.strips import WINDOW, call_strip, ids_of, strip_of
@@ -61,7 +61,7 @@ async def episode(  # noqa: PLR0913 - each is a part of the address
 ) -> Response:
     """The episode as a whole."""
     try:
-        glance = await read_glance(services, viewer.tenant, episode_id)
+        glance = await read_glance(services, _outlines(request), viewer.tenant, episode_id)
     except NotFound:
         return await _deleted(request, viewer, services, episode_id)
     lineage = await services.batches.episode_lineage(viewer.tenant, episode_id)
@@ -74,7 +74,7 @@ async def tokens(
     request: Request, viewer: ViewerOf, services: ServicesOf, episode_id: str, branch: Place = 0, start: Place = 0
 ) -> Response:
     """A part of the tokens of a branch."""
-    glance = await read_glance(services, viewer.tenant, episode_id)
+    glance = await read_glance(services, _outlines(request), viewer.tenant, episode_id)
     _check_branch(glance, branch)
     policy = branch_views(glance)[branch].policy
     texts = await _pieces(request).texts(policy, ids_of(glance.told, branch, start))
@@ -125,7 +125,7 @@ async def call(
     request: Request, viewer: ViewerOf, services: ServicesOf, episode_id: str, call_id: str, whole: bool = False
 ) -> Response:
     """One call: what was asked and answered, how it was sampled, and its tokens."""
-    glance = await read_glance(services, viewer.tenant, episode_id)
+    glance = await read_glance(services, _outlines(request), viewer.tenant, episode_id)
     found = next((one for one in glance.told.calls if one.call_id == call_id), None)
     if found is None:
         raise NotFound(f"Episode {episode_id} has no call {call_id!r} that ended.")
@@ -211,3 +211,10 @@ def _pieces(request: Request) -> Pieces:
     if not isinstance(pieces, Pieces):
         raise TypeError("the dashboard answers requests outside its lifespan")
     return pieces
+
+
+def _outlines(request: Request) -> Outlines:
+    outlines = request.app.state.outlines
+    if not isinstance(outlines, Outlines):
+        raise TypeError("the dashboard answers requests outside its lifespan")
+    return outlines
