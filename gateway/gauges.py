@@ -56,7 +56,7 @@ async def _show_trials(services: Services) -> None:
         trial = trials.get(policy.name)
         services.metrics.trial_version.of(policy.name).set(0 if trial is None else trial.version)
         if trial is not None:
-            verdict = await services.releasing.verdict(trial)
+            verdict = await services.releasing.verdict(trial, bounded=False)
             evidence = services.metrics.trial_evidence
             evidence.of(policy.name, "worse").set(verdict.evidence_worse / verdict.needed_worse)
             evidence.of(policy.name, "better").set(verdict.evidence_better / verdict.needed_better)

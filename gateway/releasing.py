@@ -73,27 +73,27 @@ class Releasing:
         self._ledger = ledger
         self._swap = swap
         self._clock = clock
-        self._judged: dict[tuple[str, int], tuple[list[Seen], Facts, Verdict]] = {}
+        self._judged: dict[tuple[str, int, bool], tuple[list[Seen], Facts, Verdict]] = {}
 
     async def decide(self) -> None:
         """One look at everything that is on trial."""
-        trials = await self._ledger.open_trials()
+        trials = [trial for trial in await self._ledger.open_trials() if self._stores.policy(trial.policy) is not None]
         for trial in trials:
-            verdict = await self.verdict(trial)
-            await self._act(trial, verdict)
+            if (await self.verdict(trial, bounded=False)).outcome is not Outcome.GOES_ON:
+                await self._act(trial, await self.verdict(trial))
         going_on = {(trial.policy, trial.version) for trial in trials}
-        self._judged = {name: kept for name, kept in self._judged.items() if name in going_on}
+        self._judged = {name: kept for name, kept in self._judged.items() if name[:2] in going_on}
 
-    async def verdict(self, trial: Trial) -> Verdict:
-        """What a trial amounts to now."""
+    async def verdict(self, trial: Trial, *, bounded: bool = True) -> Verdict:
+        """What a trial amounts to now; `bounded`: with the bounds of the difference, which take a while."""
         settings = self._settings(trial.policy)
         seen = await self._ledger.trial_episodes(trial)
         facts = await self._facts(trial)
-        kept = self._judged.get((trial.policy, trial.version))
+        kept = self._judged.get((trial.policy, trial.version, bounded))
         if kept is not None and kept[:2] == (seen, facts):
             return kept[2]
-        found = await asyncio.to_thread(judge, seen, settings.release.rules, facts)
-        self._judged[trial.policy, trial.version] = (seen, facts, found)
+        found = await asyncio.to_thread(judge, seen, settings.release.rules, facts, bounded=bounded)
+        self._judged[trial.policy, trial.version, bounded] = (seen, facts, found)
         return found
 
     async def release(self, name: str) -> Release:

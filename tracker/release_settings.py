@@ -25,7 +25,7 @@ class ReleaseSettings(BaseModel):
     """What is compared. `group`: means of whole groups, where tasks differ so much that attempts at one are alike."""
     min_episodes: int = Field(default=40, ge=2)
     """Scored episodes of both arms, below which a claim needs ten times the evidence."""
-    max_episodes: int = Field(default=400, ge=2)
+    max_episodes: int = Field(default=400, ge=2, le=2_000)
     """Scored episodes of both arms, at which `undecided` says what becomes of a version of which nothing was shown."""
     undecided: Literal["promote", "roll_back", "hold"] = "promote"
     alpha_roll_back: float = Field(default=0.04, gt=0, lt=0.5)

@@ -31,7 +31,8 @@ from tracker.versions import activate, check_epoch, check_usable, ensure_policy,
 
 SCORED: Final = (EpisodeStatus.OK, EpisodeStatus.FAILED)
 """Statuses of episodes that say something of the version that played them."""
-MAX_SEEN: Final = 5_000
+MAX_SEEN: Final = 2_000
+"""Episodes of a trial that are looked at: the first. `hold` could let it go on for ever."""
 
 
 class Releases(Database):

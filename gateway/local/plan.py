@@ -164,7 +164,7 @@ def _table(tree: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _engines(settings: GatewaySettings, ports: list[int]) -> tuple[EnginePlan, ...]:
-    """One engine for each distinct base model, with room for every version that may be live."""
+    """One engine for each distinct base model, with room for every version that may be live, one on trial included."""
     models: dict[str, list[PolicySettings]] = {}
     for policy in settings.stores.policies:
         models.setdefault(policy.model, []).append(policy)
@@ -173,7 +173,7 @@ def _engines(settings: GatewaySettings, ports: list[int]) -> tuple[EnginePlan, .
         EnginePlan(
             model=model,
             port=ports[number],
-            max_loras=(staleness + 2) * len(policies),
+            max_loras=sum(staleness + 2 + (policy.release.mode == "canary") for policy in policies),
             max_lora_rank=max(policy.lora.r for policy in policies),
         )
         for number, (model, policies) in enumerate(models.items())
