@@ -37,7 +37,7 @@ from tracker.errors import BadRequest, NotFound
 from tracker.types import Policy, Version
 
 router = APIRouter(prefix=f"{ROOT}/policies")
-LISTED: Final = 40
+LISTED: Final = 30
 """Versions on one page, the newest first."""
 SPARK: Final = 30
 STEPS: Final = 60
