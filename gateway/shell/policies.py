@@ -13,6 +13,7 @@ import typer
 
 from gateway.answers import plain
 from gateway.desk import open_ledger
+from gateway.dialects.base import object_of
 from gateway.routes.views import policy_view
 from gateway.settings import load
 from gateway.shell.listing import LISTS, AsJson, show_all
@@ -114,7 +115,8 @@ def _asked(path: str, body: Mapping[str, Any], as_json: bool) -> None:
 
 def _short(value: object) -> object:
     """A version on trial, or a shadow, in a few words."""
-    return f"{value['version']} ({value['share']:g} %)" if isinstance(value, dict) and "share" in value else value
+    told = object_of(value)
+    return f"{told['version']} ({told['share']:g} %)" if "share" in told else value
 
 
 async def _policies() -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gateway.exporting.export import Order, export
 from gateway.exporting.forms import Form, Wanted
-from gateway.replay.canonical import asking_of, difference, nearest
+from gateway.replay.canonical import Asking, asking_of, difference, nearest
 from gateway.replay.door import ReplayDoor
 from gateway.replay.recordings import Recordings, Source, recordings_of
 from tests.fakes.gateways import RunningGateway
@@ -208,6 +208,17 @@ def test_order_spaces_and_seeds_make_no_difference_and_anything_else_does(messag
     assert list(difference(one, more))
     assert not list(difference(one, same))
     assert nearest(one, [more, same]) == same
+
+
+def test_the_longest_common_beginning_is_nearest() -> None:
+    def of(*said: str, model: str = "m", dialect: str = "chat") -> Asking:
+        return asking_of(dialect, b'{"model":"%s"}' % model.encode(), [b'"%s"' % one.encode() for one in said])
+
+    short, long, other = of("a"), of("a", "b", "c", "d"), of("x", "b", "e")
+    assert nearest(of("a", "b", "e"), [short, long, other]) == long
+    assert nearest(of("a", "z"), [short, long, of("a", model="n")]) == short
+    assert nearest(of("a", "b", "e"), [of("a", "b", "e", dialect="messages"), short]) == short
+    assert "+  " in "\n".join(difference(long, of("a", "b", "e")))
 
 
 def test_nothing_is_nearest_to_nothing() -> None:
