@@ -1,7 +1,7 @@
 """A loop in a thread of its own, for who is not async: one implementation serves both, also in a notebook.
 
-Any thread may call in. A call that is interrupted (Ctrl-C) is cancelled in the loop, and its clean-up done there. What
-is handed in belongs to the loop: the loop alone touches the connections.
+Any thread may call in. A call that is interrupted (Ctrl-C) is cancelled in the loop, and goes on once that has cleaned
+up. What is handed in belongs to the loop: the loop alone touches the connections.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterator
+from concurrent.futures import CancelledError, Future, wait
+from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 T = TypeVar("T")
@@ -22,6 +24,7 @@ class Portal:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="hone-client", daemon=True)
         self._thread.start()
+        self._running: dict[Future[Any], asyncio.Task[Any]] = {}
         self._is_open = True
         self._opening = threading.Lock()
 
@@ -35,15 +38,37 @@ class Portal:
         if self.is_inside:
             work.close()
             raise RuntimeError("The client's own loop cannot wait for itself: use AsyncHone where you are async.")
+        asked: Future[T] = Future()
         with self._opening:  # what is begun before the end is ended by it; nothing is begun after
-            doing = asyncio.run_coroutine_threadsafe(work, self._loop) if self._is_open else None
-        if doing is None:
+            is_open = self._is_open
+            if is_open:
+                self._loop.call_soon_threadsafe(self._begin, work, asked)
+        if not is_open:
             work.close()
             raise RuntimeError("This client is closed: make another `Hone()`.")
         try:
-            return doing.result()
-        finally:
-            doing.cancel()
+            return asked.result()
+        except BaseException:
+            if not asked.done():
+                self._loop.call_soon_threadsafe(self._interrupt, asked)
+                wait([asked])
+            raise
+
+    def _begin(self, work: Coroutine[Any, Any, T], asked: Future[T]) -> None:
+        task = self._running[asked] = self._loop.create_task(work)
+        task.add_done_callback(partial(self._end, asked))
+
+    def _interrupt(self, asked: Future[Any]) -> None:
+        if asked in self._running:
+            self._running[asked].cancel()
+
+    def _end(self, asked: Future[T], task: asyncio.Task[T]) -> None:
+        del self._running[asked]
+        error = CancelledError() if task.cancelled() else task.exception()
+        if error is None:
+            asked.set_result(task.result())
+        else:
+            asked.set_exception(error)
 
     def each(self, items: AsyncGenerator[T]) -> Iterator[T]:
         """Go through a generator in the loop; it is closed when this one is."""

@@ -434,6 +434,40 @@ def test_a_client_that_is_closed_says_so_and_leaves_no_thread(gateway: Written) 
     assert threading.active_count() == before
 
 
+INTERRUPTED = """
+import os, signal, sys, threading, time
+import httpx
+from gateway.client import Hone
+from tests.gateway.test_client import URL, Written
+
+gateway, playing = Written(), threading.Semaphore(0)
+
+def agent(episode, task):
+    playing.release()
+    time.sleep(0.3)
+
+def interrupt():
+    for _ in range(4):
+        playing.acquire()
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=interrupt).start()
+hone = Hone(URL, "k", transport=httpx.MockTransport(gateway))
+try:
+    for _ in hone.rollout(iter(str, None), agent, group_size=1, concurrency=4):
+        pass
+except KeyboardInterrupt:
+    print(sorted(gateway.finished.values()))
+"""
+
+
+def test_a_rollout_that_is_interrupted_ends_its_episodes_and_then_goes_on() -> None:
+    asked = [sys.executable, "-W", "error", "-X", "dev", "-c", INTERRUPTED]
+    told = subprocess.run(asked, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2], timeout=60)
+    assert told.stdout.strip() == str(["cancelled"] * 4)
+    assert told.stderr == ""
+
+
 def test_where_the_gateway_is_comes_from_arguments_then_the_environment_then_the_data_folder(tmp_path: Path) -> None:
     (tmp_path / "keys.json").write_text('{"agent": "a", "admin": "all"}')
     env = {"HONE_BASE_URL": "https://there/v1/", "HONE_API_KEY": "k", "HONE_DATA_DIR": str(tmp_path)}
