@@ -28,6 +28,17 @@ ACTS: Final[Mapping[tuple[str, str], str]] = {
     ("POST", "/v1/policies"): "policy.confirm",
     ("POST", "/v1/policies/{name}/versions"): "version.publish",
     ("POST", "/v1/policies/{name}/rollback"): "version.roll_back",
+    ("POST", "/v1/policies/{name}/canary"): "release.share",
+    ("POST", "/v1/policies/{name}/promote"): "release.promote",
+    ("POST", "/v1/policies/{name}/pause"): "release.pause",
+    ("POST", "/v1/policies/{name}/resume"): "release.resume",
+    ("POST", "/v1/policies/{name}/shadow"): "release.shadow",
+    ("POST", "/dashboard/keys"): "key.create",
+    ("POST", "/dashboard/keys/{key_id}/rotate"): "key.rotate",
+    ("POST", "/dashboard/keys/{key_id}/limits"): "key.limit",
+    ("POST", "/dashboard/keys/{key_id}/revoke"): "key.revoke",
+    ("POST", "/dashboard/episodes/{episode_id}/delete"): "episode.delete",
+    ("POST", "/dashboard/policies/{name}/rollback"): "version.roll_back",
 }
 """As the acts that are done are called; any other is called by its method and route."""
 
@@ -53,8 +64,8 @@ class RefusedActs:
 def act_named(method: str, route: str) -> str | None:
     """The act that a request would have been; `None` for one that only reads.
 
-    >>> act_named("DELETE", "/v1/keys/{key_id}"), act_named("POST", "/dashboard/keys"), act_named("GET", "/v1/audit")
-    ('key.revoke', 'POST /dashboard/keys', None)
+    >>> act_named("DELETE", "/v1/keys/{key_id}"), act_named("POST", "/v1/tomorrow"), act_named("GET", "/v1/audit")
+    ('key.revoke', 'POST /v1/tomorrow', None)
     """
     if method in READING:
         return None

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import pytest
+from fastapi.routing import APIRoute
 
+from gateway.dashboard.routes import ROUTERS
 from gateway.refused_acts import ACTS, MAX_A_MINUTE, MAX_TENANTS, WINDOW_MS, RefusedActs
+from gateway.routes import data, episodes, keys, policies, releases, runs
 from tests.fakes.gateways import RunningGateway
 from tracker.types import Scope
+
+REST = {where: name for where, name in ACTS.items() if where[1].startswith("/v1/")}
+
+
+def test_every_act_that_is_named_is_a_route() -> None:
+    modules = (data, episodes, keys, policies, releases, runs)
+    listed = [*(module.router for module in modules), *ROUTERS]
+    routes = [route for router in listed for route in router.routes if isinstance(route, APIRoute)]
+    assert {(method, route.path) for route in routes for method in route.methods} >= set(ACTS)
 
 
 def test_of_each_tenant_so_many_refusals_are_written_in_a_minute() -> None:
@@ -30,7 +42,7 @@ async def test_every_act_that_a_key_may_not_do_is_in_the_audit_log_of_its_tenant
     episode = await gateway.open()
     others = [scope for scope in Scope if scope not in (Scope.ADMIN, Scope.TRAINER)]
     async with await gateway.client(*others) as client:
-        for method, path in ACTS:
+        for method, path in REST:
             asked = path.replace("{", "").replace("}", "")
             assert (await client.request(method, asked, json={})).status_code == 403, path
         assert (await client.get("/v1/audit")).status_code == 403
@@ -39,7 +51,7 @@ async def test_every_act_that_a_key_may_not_do_is_in_the_audit_log_of_its_tenant
     assert (await gateway.admin.post("/v1/keys", json={"scopes": ["admin"]}, headers=stranger)).status_code == 403
     acts = (await gateway.admin.get("/v1/audit?limit=200")).json()["data"]
     told = [(act["act"], act["target"], act["outcome"]) for act in acts if act["outcome"] == "insufficient_scope"]
-    expected = {(name, path.partition("{")[2].partition("}")[0]) for (_, path), name in ACTS.items()}
+    expected = {(name, path.partition("{")[2].partition("}")[0]) for (_, path), name in REST.items()}
     expected.add(("POST /v1/policies/{name}/parity", "solver"))
     assert set(told) == {(act, target, "insufficient_scope") for act, target in expected}
     assert [act["key_id"] for act in acts if act["key_id"].startswith("session:")] == [
