@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from fastapi.routing import APIRoute
 
@@ -63,3 +65,17 @@ async def test_every_act_that_a_key_may_not_do_is_in_the_audit_log_of_its_tenant
     assert [(act["act"], act["target"]) for act in newest] == [("key.revoke", "abc")]
     async with await gateway.client(Scope.ADMIN, tenant="other") as other:
         assert (await other.get("/v1/audit")).json()["data"] == []
+
+
+@pytest.mark.slow
+async def test_a_form_of_the_dashboard_that_a_reader_may_not_send_is_in_the_audit_log(gateway: RunningGateway) -> None:
+    async with await gateway.client(Scope.READ) as client:
+        key = client.headers.pop("authorization").removeprefix("Bearer ")
+        assert (await client.post("/dashboard/login", data={"key": key})).status_code == 303
+        page = await client.get("/dashboard/keys")
+        found = re.search(r'name="csrf" value="([^"]+)"', page.text)
+        assert found is not None, page.text[:500]
+        asked = {"csrf": found[1], "scopes": "admin"}
+        assert (await client.post("/dashboard/keys", data=asked)).status_code == 403
+    [act, *_] = (await gateway.admin.get("/v1/audit")).json()["data"]
+    assert (act["act"], act["outcome"]) == ("key.create", "insufficient_scope")
