@@ -75,7 +75,7 @@ def _sign_in_page(browser: Browser, stage: Stage, folder: Path) -> None:
 
 def _write(page: Page, path: Path) -> None:
     """What is on the screen, in few colours."""
-    page.wait_for_function("document.fonts.status === 'loaded' && !document.querySelector('.htmx-request')")
+    page.wait_for_load_state("networkidle")  # parts that load by themselves are there
     image = Image.open(io.BytesIO(page.screenshot()))
     image.convert("RGB").quantize(COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(
         path, optimize=True
