@@ -36,6 +36,8 @@ WORLDS: Final[tuple[World, ...]] = (
     *(Graded(mean) for mean in (0.3, 0.5, 0.7)),
 )
 """The stable version's mean; one that is 0.3 worse than 0.3, or better than 0.7, is always 0, or always 1."""
+NEW: Final[tuple[World, ...]] = (Bernoulli(0.5, 0), Graded(0.5, 0))
+"""Nothing is known from before the trial."""
 DIFFERENT: Final = (Tasks(0.8, 0.3, 24), Tasks(0.8, 0.3, 8), Tasks(0.8, 0.3, 0))
 
 
@@ -107,6 +109,7 @@ def headline(seed: int) -> dict[str, Any]:
         "num_trials": NUM_TRIALS,
         "share": SHARE,
         "worlds": worlds,
+        "new_runs": [measured(world, seed) for world in NEW],
         "different_tasks": [measured(world, seed, unit, GROUP) for unit in ("episode", "group") for world in DIFFERENT],
     }
 
@@ -114,7 +117,7 @@ def headline(seed: int) -> dict[str, Any]:
 def table(results: dict[str, Any]) -> str:
     """For people."""
     lines = [f"{'world':<42} {'unit':<8} {'worse: gone after':>18} {'better: all after':>18} {'false alarms':>13}"]
-    for one in (*results["worlds"], *results["different_tasks"]):
+    for one in (*results["worlds"], *results["new_runs"], *results["different_tasks"]):
         bad, good = (f"{one[what]['median']} (p90 {one[what]['p90']})" for what in ("bad", "good"))
         lines.append(f"{one['world']:<42} {one['unit']:<8} {bad:>18} {good:>18} {one['false_alarm_rate']:>12.1%}")
     lines.append(

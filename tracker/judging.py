@@ -40,6 +40,7 @@ class _Walk:
         self._effects = EFFECTS if rules.unit == "episode" else BOLD
         self._compared = Comparison(-rules.margin, self._effects)
         self._sum = 0.0
+        self._num_stable = 0
         self._rates = [
             (name, Comparison(limit), limit, field)
             for name, limit, field in (
@@ -97,7 +98,9 @@ class _Walk:
     def compare(self, drawn: Drawn) -> tuple[Outcome, str]:
         """What follows from one more value of reward."""
         self.drawn.append(drawn)
-        self._sum += drawn.value
+        if not drawn.is_canary:
+            self._sum += drawn.value
+            self._num_stable += 1
         self._compared.feed(drawn)
         worse, better = self.needed()
         if self._compared.below >= worse:
@@ -110,11 +113,11 @@ class _Walk:
         return Outcome.GOES_ON, ""
 
     def guess(self, seen: Seen) -> float | None:
-        """What was to be expected at an episode's task, where anything is known of that: attempts at one task are
-        alike, and what is expected of both arms cannot be taken for a difference between them."""
+        """What was to be expected of stable at an episode's task, where anything is known of that: attempts at one task
+        are alike, and what is expected of both arms cannot be taken for a difference between them."""
         if seen.task_mean is None or not seen.num_before:
             return None
-        so_far = (self._sum + 1) / (len(self.drawn) + 2)
+        so_far = (self._sum + 1) / (self._num_stable + 2)
         known = seen.num_before * self._rules.scaled(seen.task_mean)
         return (known + UNKNOWN * so_far) / (seen.num_before + UNKNOWN)
 

@@ -23,7 +23,7 @@ class ReleaseSettings(BaseModel):
     """Percent of new groups that get the version on trial. Half of them decides soonest."""
     unit: Literal["episode", "group"] = "episode"
     """What is compared. `group`: means of whole groups, where tasks differ so much that attempts at one are alike."""
-    min_episodes: int = Field(default=40, ge=2)
+    min_episodes: int = Field(default=48, ge=2)
     """Scored episodes of both arms, below which a claim needs ten times the evidence."""
     max_episodes: int = Field(default=400, ge=2, le=2_000)
     """Scored episodes of both arms, at which `undecided` says what becomes of a version of which nothing was shown."""

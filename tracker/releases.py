@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -25,12 +25,14 @@ from tracker.measures import Measures
 from tracker.members import CHUNK, RunCache, rewards_of
 from tracker.sql import Database, insert_new
 from tracker.trial_rows import UNDECIDED, find_trial, note_release, set_trial, trial_of, trials_in
-from tracker.trials import OPEN, ReleaseEvent, Seen, Shadow, Tally, Trial, TrialState
+from tracker.trials import OPEN, RUN_WEIGHT, ReleaseEvent, Seen, Shadow, Tally, Trial, TrialState
 from tracker.types import EpisodeState, EpisodeStatus, GroupState, Policy, VersionState
 from tracker.versions import activate, check_epoch, check_usable, ensure_policy, lock_policy, roll_back
 
 SCORED: Final = (EpisodeStatus.OK, EpisodeStatus.FAILED)
 """Statuses of episodes that say something of the version that played them."""
+RUN_EPISODES: Final = 200
+"""The newest of a run, from before the trial, that tell what is to be expected at a new task."""
 MAX_SEEN: Final = 2_000
 """Episodes of a trial that are looked at: the first. `hold` could let it go on for ever."""
 
@@ -246,8 +248,8 @@ def _seen(connection: Connection, trial: Trial) -> list[Seen]:
             measures=msgspec.json.decode(row.numbers, type=Measures),
             group_id=row.group_id,
             group_size=sizes[row.group_id],
-            task_mean=before.get((row.tenant, row.run, row.task_digest), (None, 0))[0],
-            num_before=before.get((row.tenant, row.run, row.task_digest), (None, 0))[1],
+            task_mean=before(row)[0],
+            num_before=before(row)[1],
         )
         for row in rows
     ]
@@ -255,25 +257,32 @@ def _seen(connection: Connection, trial: Trial) -> list[Seen]:
 
 def _before(
     connection: Connection, trial: Trial, rows: Sequence[Row[Any]]
-) -> dict[tuple[str, str, str], tuple[float, int]]:
-    """(tenant, run, task) -> mean reward and number of the attempts that were archived before the trial."""
+) -> Callable[[Row[Any]], tuple[float | None, int]]:
+    """What an episode's task had before the trial, on average, and how many attempts that were; at a new task, what
+    the newest attempts of its run had."""
     episodes = tables.episodes
-    tasks = sorted({row.task_digest for row in rows})
-    found: dict[tuple[str, str, str], tuple[float, int]] = {}
-    for start in range(0, len(tasks), CHUNK):
-        statement = (
-            select(episodes.c.tenant, episodes.c.run, episodes.c.task_digest, func.avg(episodes.c.score), func.count())
-            .where(
-                episodes.c.task_digest.in_(tasks[start : start + CHUNK]),
-                episodes.c.tenant.in_(sorted({row.tenant for row in rows})),
-                episodes.c.archived_ms < (trial.started_ms or 0),
-                episodes.c.score.is_not(None),
-            )
-            .group_by(episodes.c.tenant, episodes.c.run, episodes.c.task_digest)
-        )
+    until = (episodes.c.archived_ms < (trial.started_ms or 0), episodes.c.score.is_not(None))
+    tasks: dict[tuple[str, str, str], tuple[float, int]] = {}
+    runs: dict[tuple[str, str], float | None] = {}
+    digests = sorted({row.task_digest for row in rows})
+    names = sorted({(row.tenant, row.run) for row in rows})
+    for start in range(0, len(digests), CHUNK):
+        key = (episodes.c.tenant, episodes.c.run, episodes.c.task_digest)
+        part = episodes.c.task_digest.in_(digests[start : start + CHUNK])
+        where = (episodes.c.tenant.in_({tenant for tenant, _ in names}), part, *until)
+        statement = select(*key, func.avg(episodes.c.score), func.count()).where(*where).group_by(*key)
         for tenant, run, task, mean, number in connection.execute(statement):
-            found[tenant, run, task] = (float(mean), number)
-    return found
+            tasks[tenant, run, task] = (float(mean), number)
+    for tenant, run in names:
+        where = (episodes.c.tenant == tenant, episodes.c.run == run, *until)
+        newest = select(episodes.c.score).where(*where).order_by(episodes.c.created_ms.desc()).limit(RUN_EPISODES)
+        runs[tenant, run] = connection.execute(select(func.avg(newest.subquery().c.score))).scalar_one()
+
+    def known(row: Row[Any]) -> tuple[float | None, int]:
+        of_run = runs[row.tenant, row.run]
+        return tasks.get((row.tenant, row.run, row.task_digest), (of_run, 0 if of_run is None else RUN_WEIGHT))
+
+    return known
 
 
 def _counts(connection: Connection, policy: str, version: int) -> dict[str, int]:

@@ -13,9 +13,10 @@ tests that allow for optional stopping" (2021, arXiv 2106.02693, section 3), for
            = 1 + (x − m)(value − m) / (m(1 − m)).
 
 Where the truth is C and S its expectation is 1 + share(1 − share)(c − s)(C − S) / (m(1 − m)): at most 1 if C − S and
-c − s have different signs, whatever m was. So m is guessed from what came before, and several differences are supposed
-at once, with weights (a mixture of e-processes is one). Other differences than 0 are tested by shifting one arm's
-values. What the arms are, and what follows from a claim, is left to `trials.py`.
+c − s have different signs, whatever m was. So m is guessed from what came before, of one task otherwise than of
+another, and several differences are supposed at once, with weights (a mixture of e-processes is one). Other differences
+than 0 are tested by shifting one arm's values. What the arms are, and what follows from a claim, is left to
+`judging.py`.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Drawn(NamedTuple):
     value: float
     """In [0, 1]."""
     guess: float | None = None
-    """What was to be expected of it, whatever the arm, by what was known before; `None`: what came so far."""
+    """What was to be expected of the stable arm, by what was known before; `None`: nothing was."""
 
 
 class Comparison:
@@ -77,14 +78,12 @@ class Comparison:
     def feed(self, drawn: Drawn) -> None:
         """Take one more value into account."""
         value = self._placed(drawn.value - self._shift if drawn.is_canary else drawn.value)
-        mean = (self._sum + GUESS * GUESSES) / (self._num + GUESSES)
-        if drawn.guess is not None:
-            mean = self._placed(drawn.guess - self._shift * drawn.share)
-        mean = min(max(mean, EDGE), 1 - EDGE)
-        slope = (value - mean) / (mean * (1 - mean))
+        so_far = (self._sum + GUESS * GUESSES) / (self._num + GUESSES)
+        stable = None if drawn.guess is None else self._placed(drawn.guess)
         for number, (effect, _) in enumerate(self._effects):
-            self._below[number] *= 1 + slope * _distance(drawn, mean, -effect)
-            self._above[number] *= 1 + slope * _distance(drawn, mean, effect)
+            for wealth, difference in ((self._below, -effect), (self._above, effect)):
+                mean = so_far if stable is None else stable + difference * drawn.share
+                wealth[number] *= _factor(drawn, value, min(max(mean, EDGE), 1 - EDGE), difference)
         self._num += 1
         self._sum += value
         self.below, self.above = _mixed(self._below, self._effects), _mixed(self._above, self._effects)
@@ -146,12 +145,13 @@ def _most(drawn: Iterable[Drawn], compared: Comparison) -> tuple[float, float]:
     return below, above
 
 
-def _distance(drawn: Drawn, mean: float, effect: float) -> float:
-    """How far the supposed mean of the drawn arm lies from the supposed mean of both, with `effect` between the arms as
-    far as there is room for it."""
-    canary, stable = effect * (1 - drawn.share), -effect * drawn.share
-    room = min(_room(canary, mean), _room(stable, mean))
-    return (canary if drawn.is_canary else stable) * min(1.0, room)
+def _factor(drawn: Drawn, value: float, mean: float, difference: float) -> float:
+    """The e-variable of one value, with `mean` supposed for both arms together and `difference` between them, as far as
+    there is room for it."""
+    canary, stable = difference * (1 - drawn.share), -difference * drawn.share
+    room = min(1.0, _room(canary, mean), _room(stable, mean))
+    distance = canary if drawn.is_canary else stable
+    return 1 + room * distance * (value - mean) / (mean * (1 - mean))
 
 
 def _room(distance: float, mean: float) -> float:

@@ -12,6 +12,9 @@ from typing import Final
 from tracker.measures import Measures
 from tracker.types import Record
 
+RUN_WEIGHT: Final = 8
+"""For how many attempts at a new task counts what its run had before the trial."""
+
 
 class TrialState(enum.StrEnum):
     """Where a version's trial stands."""
@@ -84,7 +87,7 @@ class Rules(Record, frozen=True):
     """What a trial is judged by: the fields of `ReleaseSettings`, where they are told."""
 
     unit: str = "episode"
-    min_episodes: int = 40
+    min_episodes: int = 48
     max_episodes: int = 400
     undecided: str = "promote"
     alpha_roll_back: float = 0.04
@@ -118,9 +121,9 @@ class Seen(Record, frozen=True):
     group_size: int = 0
     """How many of its group there are; 0 while it may get more."""
     task_mean: float | None = None
-    """What attempts at its task had before the trial, on average."""
+    """What attempts at its task had before the trial, on average; at a new task, those of its run."""
     num_before: int = 0
-    """How many those were."""
+    """How many those were, or `RUN_WEIGHT` where they are only of its run."""
 
 
 class Facts(Record, frozen=True):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from tracker.measures import Measures
-from tracker.trials import Seen
+from tracker.trials import RUN_WEIGHT, Seen
 
 GOOD: Final = Measures(num_calls=1, num_choices=1, num_tokens=20, nats=10.0, call_ms=100)
 CONCENTRATION: Final = 3.0
@@ -34,9 +34,12 @@ class Bernoulli:
     """Solved or not: the widest rewards there are in [0, 1]."""
 
     mean: float
+    num_before: int = RUN_WEIGHT
+    """For how many attempts counts what the run had before the trial; 0: nothing is known of it."""
 
     def group(self, difference: float, rng: random.Random, size: int) -> Group:
-        return Group([float(rng.random() < self.mean + difference) for _ in range(size)])
+        rewards = [float(rng.random() < self.mean + difference) for _ in range(size)]
+        return Group(rewards, self.mean, self.num_before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +47,12 @@ class Graded:
     """Anything between 0 and 1 (Beta)."""
 
     mean: float
+    num_before: int = RUN_WEIGHT
 
     def group(self, difference: float, rng: random.Random, size: int) -> Group:
         mean = min(max(self.mean + difference, 0.01), 0.99)
-        return Group([rng.betavariate(CONCENTRATION * mean, CONCENTRATION * (1 - mean)) for _ in range(size)])
+        rewards = [rng.betavariate(CONCENTRATION * mean, CONCENTRATION * (1 - mean)) for _ in range(size)]
+        return Group(rewards, self.mean, self.num_before)
 
 
 @dataclass(frozen=True, slots=True)
