@@ -46,6 +46,7 @@ class Stage:
     data_dir: Path
     loop: asyncio.AbstractEventLoop
     told: Told
+    key_ids: dict[str, str] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
     """`admin`, `read`, `agent`, `reward`, `trainer` of tenant default, and `other` (read) and `other-admin` of tenant
     other."""
@@ -115,7 +116,9 @@ async def _serving(
                 ("other", (Scope.READ,), "other"),
                 ("other-admin", (Scope.ADMIN,), "other"),
             ):
-                stage.keys[name], _ = await _key(gateway, scopes, tenant, label=f"{name} of the tests")
+                stage.keys[name], stage.key_ids[name] = await _key(
+                    gateway, scopes, tenant, label=f"{name} of the tests"
+                )
             yield stage
 
 
