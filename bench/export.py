@@ -1,8 +1,9 @@
 """How export grows: `python -m bench.export` prints a table and writes bench/results/export.json.
 
-A data folder is filled with archived episodes, a thousand and then many, and `hone export` runs over it in a process of
-its own, in every form and format. What is told is its greatest resident memory (`ru_maxrss`), which must not follow the
-number of episodes, and calls a second. Episodes are those of `tests/fakes/archived.py`: three turns of 60 tokens each.
+A data folder is filled with a thousand archived episodes, and then with these again and again under other ids, and
+`hone export` runs over it in a process of its own, in every form and format. What is told is its greatest resident
+memory (`ru_maxrss`), which must not follow the number of episodes, and calls a second. Episodes are those of
+`tests/fakes/archived.py`: three turns of 60 tokens each.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import json
 import os
 import platform
+import sqlite3
 import sys
 import tempfile
 import time
@@ -23,7 +25,17 @@ from tracker.clock import SystemClock
 from tracker.ledger import SqlLedger
 
 RESULTS = Path(__file__).parent / "results" / "export.json"
+FEW = 1_000
 TURNS = 3
+CHANGED = {
+    "episode_id": "{name} || '-c{copy}'",
+    "group_id": "{name} || '-c{copy}'",
+    "reward_id": "{name} || '-c{copy}'",
+    "task_digest": "{name} || '-c{copy}'",
+    "created_ms": "{name} + {copy} * 1000000",
+    "is_scored": "1",
+}
+"""What a copy has of its own; the rest it has as it is."""
 CASES = (
     ("rows", "jsonl"),
     ("rows", "parquet"),
@@ -34,10 +46,27 @@ CASES = (
 )
 
 
-async def filled(folder: Path, num_episodes: int, first: int) -> None:
+async def filled(folder: Path) -> None:
+    """A thousand episodes."""
     ledger = await SqlLedger.connect(f"sqlite:///{folder}/hone.db", SystemClock())
-    await fill(ledger, num_episodes - first, first)
+    await fill(ledger, FEW)
     await ledger.close()
+
+
+def multiplied(folder: Path, times: int) -> None:
+    """The same episodes so many times, each under ids of its own."""
+    database = sqlite3.connect(folder / "hone.db")
+    with database:
+        for copy in range(1, times):
+            for table in ("groups", "episodes", "timelines", "rewards"):
+                names = [row[1] for row in database.execute(f"PRAGMA table_info({table})") if row[1] != "seq"]
+                told = [CHANGED.get(name, '"{name}"').format(name=name, copy=copy) for name in names]
+                key = "group_id" if table == "groups" else "episode_id"
+                columns, values = ", ".join(f'"{name}"' for name in names), ", ".join(told)
+                database.execute(
+                    f"INSERT INTO {table} ({columns}) SELECT {values} FROM {table} WHERE {key} NOT LIKE '%-c%'"
+                )
+    database.close()
 
 
 def measured(folder: Path, form: str, file_format: str) -> dict[str, Any]:
@@ -89,10 +118,10 @@ def main() -> None:
     asked = parser.parse_args()
     measures: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="hone-bench-export-") as name:
-        folder, first = Path(name), 0
-        for num_episodes in (1_000, asked.episodes):
-            asyncio.run(filled(folder, num_episodes, first))
-            first = num_episodes
+        folder = Path(name)
+        asyncio.run(filled(folder))
+        for times in (1, asked.episodes // FEW):
+            multiplied(folder, times)
             for form, file_format in CASES:
                 measures.append(measured(folder, form, file_format))
                 print("  ".join(f"{name} {value}" for name, value in measures[-1].items()), flush=True)

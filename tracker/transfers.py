@@ -58,7 +58,7 @@ class Transfers(Database):
 
         `Conflict` if the run is here with other settings, its group goes on here, or the id is another tenant's;
         `Gone` if the episode was deleted here."""
-        return await self.write(_bring, whole, self._clock.now_ms(), self._vault, act)
+        return await self.write(bring, whole, self._clock.now_ms(), self._vault, act)
 
 
 def _whole(connection: Connection, tenant: str, episode_ids: Sequence[str], vault: Vault) -> list[WholeEpisode]:
@@ -118,7 +118,8 @@ def _place(group: Row[Any], episode: Row[Any], stood: Sequence[Row[Any]]) -> Gro
     )
 
 
-def _bring(connection: Connection, whole: WholeEpisode, now_ms: int, vault: Vault, act: Act | None) -> bool:
+def bring(connection: Connection, whole: WholeEpisode, now_ms: int, vault: Vault, act: Act | None = None) -> bool:
+    """Store an episode in this transaction; False if its id is here."""
     head = whole.row.head
     if _is_here(connection, head):
         return False

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import random
 
+from sqlalchemy import Connection
+
 from tracker.codec import encode_calls
 from tracker.ledger import SqlLedger
 from tracker.receipts import seal
 from tracker.samples import counts, kinds_of
+from tracker.transfers import bring
 from tracker.types import (
     Call,
     Choice,
@@ -20,8 +23,10 @@ from tracker.types import (
     Reward,
     RunSettings,
 )
+from tracker.vault import Vault
 from tracker.wholes import GroupPlace, StoredTimeline, WholeEpisode
 
+BATCH = 500
 RUN = RunSettings(run="r", group_size=4)
 
 
@@ -61,8 +66,15 @@ def episode(number: int, turns: int = 3, words: int = 60, **fields: object) -> W
 
 
 async def fill(ledger: SqlLedger, num_episodes: int, first: int = 0) -> None:
-    for number in range(first, first + num_episodes):
-        assert await ledger.bring_episode(episode(number))
+    """Bring so many, many in each transaction."""
+    for start in range(first, first + num_episodes, BATCH):
+        numbers = range(start, min(start + BATCH, first + num_episodes))
+        await ledger.write(_bring_all, numbers)
+
+
+def _bring_all(connection: Connection, numbers: range) -> None:
+    for number in numbers:
+        assert bring(connection, episode(number), 2_000, Vault())
 
 
 def _calls(rng: random.Random, episode_id: str, group: int, turns: int, words: int) -> tuple[Call, ...]:
