@@ -8,6 +8,7 @@ skipped, and the summary of the session says so in one line.
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -54,15 +55,20 @@ def http(stage: Stage) -> Iterator[Callable[..., httpx.Client]]:
 @pytest.fixture(scope="module")
 def browser(pytestconfig: pytest.Config) -> Iterator[Browser]:
     """A Chromium that this machine has."""
-    path = next((found for name in CHROMES if (found := shutil.which(name))), None)
+    path = next((found for name in CHROMES if (found := shutil.which(name)) and starts(found)), None)
     if path is None:
-        why = f"no browser: none of {', '.join(CHROMES)} is there"
+        why = f"no browser: none of {', '.join(CHROMES)} is there and starts"
         pytestconfig.stash[WHY_NO_BROWSER] = why
         pytest.skip(why)
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
         yield launched
         launched.close()
+
+
+def starts(path: str) -> bool:
+    """Whether this is a browser, and no stub that says how to get one."""
+    return subprocess.run([path, "--version"], capture_output=True, check=False, timeout=60).returncode == 0
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
