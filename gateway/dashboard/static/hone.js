@@ -1,5 +1,5 @@
-// The dashboard's own script: the menu at phone width, times beside the clock of whoever reads, and the form token for
-// requests that htmx sends. Everything works without it but the menu, which then stays open.
+// The dashboard's own script: the menu at phone width, copying a new key, times by the clock of whoever reads, and how
+// live parts of pages ask. Pages can be read and forms be sent without it.
 "use strict";
 
 document.addEventListener("click", (event) => {
@@ -19,6 +19,23 @@ document.addEventListener("click", (event) => {
     () => { document.getElementById("announce").textContent = "Press Ctrl+C to copy"; },
   );
 });
+
+// A part that asks for itself anew waits while nobody sees it, and while somebody is in it: his place would be lost.
+document.addEventListener("htmx:beforeRequest", (event) => {
+  const part = event.detail.elt;
+  if (!part.matches("[hx-trigger^=every]")) return;
+  if (document.hidden || part.contains(document.activeElement)) event.preventDefault();
+});
+
+// Times stand in UTC; pointed at, each tells itself by the reader's own clock.
+function tellTimes() {
+  for (const time of document.querySelectorAll("time[datetime]:not([title])")) {
+    const at = new Date(time.dateTime);
+    if (!Number.isNaN(at.getTime())) time.title = at.toLocaleString();
+  }
+}
+document.addEventListener("DOMContentLoaded", tellTimes);
+document.addEventListener("htmx:afterSettle", tellTimes);
 
 document.addEventListener("htmx:configRequest", (event) => {
   const token = document.querySelector("input[name=csrf]");
