@@ -39,8 +39,9 @@ class _Walk:
         self._rules = rules
         self._effects = EFFECTS if rules.unit == "episode" else BOLD
         self._compared = Comparison(-rules.margin, self._effects)
+        self._means = _Means(rules)
         self._sum = 0.0
-        self._num_stable = 0
+        self._num_scored = 0
         self._rates = [
             (name, Comparison(limit), limit, field)
             for name, limit, field in (
@@ -72,13 +73,19 @@ class _Walk:
             if tripped is not None:
                 return Outcome.ROLL_BACK, _told_guard(tripped)
         if seen.reward is None:
-            return Outcome.GOES_ON, ""
+            return self._compare_group(seen)
+        self._num_scored += 1
         value = self._rules.scaled(seen.reward)
         if self._floor is not None and seen.is_canary:
             self._floor.feed(1 - value)
         if self._rules.unit == "episode":
             return self.compare(Drawn(seen.is_canary, seen.share, value, self.guess(seen)))
-        return Outcome.GOES_ON, ""
+        return self._compare_group(seen)
+
+    def _compare_group(self, seen: Seen) -> tuple[Outcome, str]:
+        """What follows if this episode makes its group whole, and groups are compared."""
+        drawn = self._means.take(seen, self.guess(seen)) if self._rules.unit == "group" else None
+        return (Outcome.GOES_ON, "") if drawn is None else self.compare(drawn)
 
     def _add(self, seen: Seen) -> None:
         if seen.is_canary:
@@ -98,26 +105,24 @@ class _Walk:
     def compare(self, drawn: Drawn) -> tuple[Outcome, str]:
         """What follows from one more value of reward."""
         self.drawn.append(drawn)
-        if not drawn.is_canary:
-            self._sum += drawn.value
-            self._num_stable += 1
+        self._sum += drawn.value
         self._compared.feed(drawn)
         worse, better = self.needed()
         if self._compared.below >= worse:
             return Outcome.ROLL_BACK, "its reward is worse"
         if self._compared.above >= better:
             return Outcome.PROMOTE, "its reward is better" if self._rules.margin == 0 else "its reward is as good"
-        if len(self.drawn) >= self._rules.max_episodes and self._rules.undecided != "hold":
+        if self._num_scored >= self._rules.max_episodes and self._rules.undecided != "hold":
             outcome = Outcome.PROMOTE if self._rules.undecided == "promote" else Outcome.ROLL_BACK
-            return outcome, f"nothing was shown in {len(self.drawn)} {self._rules.unit}s"
+            return outcome, f"nothing was shown in {self._num_scored} episodes"
         return Outcome.GOES_ON, ""
 
     def guess(self, seen: Seen) -> float | None:
-        """What was to be expected of stable at an episode's task, where anything is known of that: attempts at one task
-        are alike, and what is expected of both arms cannot be taken for a difference between them."""
+        """What was to be expected at an episode's task, where anything is known of that: attempts at one task are
+        alike, and what is expected of both arms cannot be taken for a difference between them."""
         if seen.task_mean is None or not seen.num_before:
             return None
-        so_far = (self._sum + 1) / (self._num_stable + 2)
+        so_far = (self._sum + 1) / (len(self.drawn) + 2)
         known = seen.num_before * self._rules.scaled(seen.task_mean)
         return (known + UNKNOWN * so_far) / (seen.num_before + UNKNOWN)
 
@@ -127,7 +132,7 @@ class _Walk:
 
     def needed(self) -> tuple[float, float]:
         """The evidence that the next claim needs: worse, better."""
-        early = EARLY if len(self.drawn) < self._rules.min_episodes else 1.0
+        early = EARLY if self._num_scored < self._rules.min_episodes else 1.0
         return early / self._rules.alpha_roll_back, early / self._rules.alpha_promote
 
     def evidence(self) -> tuple[float, float]:
@@ -199,15 +204,8 @@ def judge(seen: Sequence[Seen], rules: Rules, facts: Facts = NOTHING, *, bounded
     """
     walk = _Walk(rules, facts)
     outcome, why = Outcome.GOES_ON, ""
-    by_group = _Means(rules)
     for one in seen:
         outcome, why = walk.take(one)
-        if (
-            outcome is Outcome.GOES_ON
-            and rules.unit == "group"
-            and (drawn := by_group.take(one, walk.guess(one))) is not None
-        ):
-            outcome, why = walk.compare(drawn)
         if outcome is not Outcome.GOES_ON:
             break
     found = _verdict(walk, seen, rules, outcome, why)

@@ -47,7 +47,7 @@ class Drawn(NamedTuple):
     value: float
     """In [0, 1]."""
     guess: float | None = None
-    """What was to be expected of the stable arm, by what was known before; `None`: nothing was."""
+    """What was to be expected of it, whatever the arm, by what was known before; `None`: nothing was."""
 
 
 class Comparison:
@@ -78,12 +78,13 @@ class Comparison:
     def feed(self, drawn: Drawn) -> None:
         """Take one more value into account."""
         value = self._placed(drawn.value - self._shift if drawn.is_canary else drawn.value)
-        so_far = (self._sum + GUESS * GUESSES) / (self._num + GUESSES)
-        stable = None if drawn.guess is None else self._placed(drawn.guess)
+        mean = (self._sum + GUESS * GUESSES) / (self._num + GUESSES)
+        if drawn.guess is not None:
+            mean = self._placed(drawn.guess - self._shift * drawn.share)
+        mean = min(max(mean, EDGE), 1 - EDGE)
         for number, (effect, _) in enumerate(self._effects):
-            for wealth, difference in ((self._below, -effect), (self._above, effect)):
-                mean = so_far if stable is None else stable + difference * drawn.share
-                wealth[number] *= _factor(drawn, value, min(max(mean, EDGE), 1 - EDGE), difference)
+            self._below[number] *= _factor(drawn, value, mean, -effect)
+            self._above[number] *= _factor(drawn, value, mean, effect)
         self._num += 1
         self._sum += value
         self.below, self.above = _mixed(self._below, self._effects), _mixed(self._above, self._effects)
