@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import Connection, text
 
 from tests.dashboard.stage import Stage, staged
 from tests.dashboard.stories import NUM_STEPS, POLICY, RUN
@@ -143,6 +144,44 @@ def test_another_tenant_finds_nothing(http: Signed, stage: Stage, tail: str) -> 
         assert answer.status_code in (403, 404)
         assert "look it up" not in answer.text
     assert stage.told.tool_episode not in http("other").get("/dashboard/episodes").text
+
+
+def test_rest_finds_what_the_page_finds(stage: Stage, http: Signed) -> None:
+    for params in ({"role": "main", "policy": POLICY}, {"min_reward": "0.9"}, {"version": "1"}, {"status": "failed"}):
+        answer = httpx.get(
+            f"{stage.url}/v1/episodes", params=params, headers={"Authorization": f"Bearer {stage.keys['read']}"}
+        )
+        assert [row["episode_id"] for row in answer.json()["data"]] == ids_in(http("read"), **params)
+    wrong = httpx.get(
+        f"{stage.url}/v1/episodes?max_reward=nan", headers={"Authorization": f"Bearer {stage.keys['read']}"}
+    )
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "max_reward")
+
+
+def test_what_is_gone_of_an_episode_is_said(tmp_path: Any) -> None:
+    with staged(tmp_path) as own, httpx.Client(base_url=own.url, timeout=30) as client:
+        assert client.post("/dashboard/login", data={"key": own.keys["admin"]}).status_code == 303
+        kept = f"/dashboard/episodes/{own.told.eval_episode}"
+        assert "Retention removed" not in text_of(client, kept)
+        changed = {"run": "held-out", "mode": "eval", "retention": {"tokens_days": 0.0000001}}
+        own.run(own.gateway.admin.post("/v1/runs", json=changed)).raise_for_status()
+        while not own.run(own.gateway.ledger.get_episode("default", own.told.eval_episode)).removed:
+            own.run(own.gateway.ledger.apply_retention())
+        told = text_of(client, kept)
+        assert "Retention removed its tokens." in told
+        assert "its tokens were removed" in told
+        assert "Its tokens are gone" in text_of(client, f"{kept}/tokens", 404)
+        assert "tokens were removed by retention" in text_of(client, f"{kept}/check", 404)
+        assert "no tokens" in text_of(client, "/dashboard/episodes", run="held-out")
+
+        def damage(connection: Connection) -> None:
+            named = {"name": own.told.failed_episode}
+            connection.execute(text("UPDATE timelines SET blob = X'00' WHERE episode_id = :name"), named)
+
+        own.run(own.gateway.ledger.write(damage))
+        broken = f"/dashboard/episodes/{own.told.failed_episode}"
+        assert "Nothing of its calls can be read" in text_of(client, broken)
+        assert "Not what was sealed" in text_of(client, f"{broken}/check")
 
 
 def test_only_an_administrator_deletes_and_only_with_a_word(stage: Stage, http: Signed, tmp_path: Any) -> None:
