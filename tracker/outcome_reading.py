@@ -8,7 +8,8 @@ What is made of the episodes is left to `outcomes.py`.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from sqlalchemy import Connection, func, select
 
@@ -122,7 +123,8 @@ def _usage_by_day(connection: Connection, tenant: str, first_day: int) -> dict[i
         .group_by(usage.c.day)
         .order_by(usage.c.day)
     )
+    rows: Sequence[Any] = connection.execute(statement).all()
     return {
-        day: KeyUsage(calls=int(calls), prompt_tokens=int(prompt), sampled_tokens=int(sampled))
-        for day, calls, prompt, sampled in connection.execute(statement)
+        int(day): KeyUsage(calls=int(calls), prompt_tokens=int(prompt), sampled_tokens=int(sampled))
+        for day, calls, prompt, sampled in rows
     }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from fastapi import Request
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
@@ -45,10 +45,15 @@ def templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(wording.FILTERS)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    shared = cast("dict[str, Any]", made.globals)
+    cast("dict[str, Any]", made.filters).update(wording.FILTERS)
     marks = {path.name: _mark(path) for path in (HERE / "static").iterdir()}
-    made.globals["static"] = lambda name: f"{ROOT}/static/{name}?v={marks[name]}"
-    made.globals["m"] = made.get_template("_macros.html").module
+
+    def static(name: str) -> str:
+        return f"{ROOT}/static/{name}?v={marks[name]}"
+
+    shared["static"] = static
+    shared["m"] = made.get_template("_macros.html").module
     return made
 
 

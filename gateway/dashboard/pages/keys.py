@@ -76,8 +76,8 @@ async def rotate_key(request: Request, viewer: AdminOf, services: ServicesOf, fo
     except BadRequest as error:
         return await _key_page(request, viewer, services, key_id, error)
     secret, key, until_ms = await key_acts.rotate_key(services, viewer.caller, key_id, grace_s)
-    told = {"secret": secret, "key": key, "what": "rotated", "old_until_ms": until_ms if grace_s else None}
-    answer = page(request, viewer, "key_made.html", **told)
+    old_until_ms = until_ms if grace_s else None
+    answer = page(request, viewer, "key_made.html", secret=secret, key=key, what="rotated", old_until_ms=old_until_ms)
     if key.key_id == viewer.key_id:
         begin_session(answer, request, services, key)
     return answer
