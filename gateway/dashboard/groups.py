@@ -17,7 +17,7 @@ SKIPS: Final = {
     SkipReason.TOO_FEW_SCORED: "too few of its members were scored before its time was up",
     SkipReason.NO_IDS: "no call of its members can be trained; their pages say why",
     SkipReason.EXPIRED: "it expired: no member ended in time, or its versions became too old before it was taken",
-    SkipReason.WITHDRAWN: "a version that its members were played with was rolled back, and what it played with it",
+    SkipReason.WITHDRAWN: "a version that played in it was rolled back since",
     SkipReason.REFUSED: "what is stored is not what was sampled; the trainer refused it",
 }
 WHY: Final = {
