@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -41,6 +41,10 @@ HONE: Final = "hone"
 MIN_SCORED: Final = 200
 """Tokens that a shadow has scored, below which its distance says nothing."""
 PAST_EVENTS: Final = 20
+
+
+class _Told(msgspec.Struct):
+    kl: float | None = None
 
 
 class Release(Record, frozen=True):
@@ -235,6 +239,7 @@ def shadow_kl(tally: Tally) -> float | None:
 
 def _trained_kl(version: Version) -> float | None:
     """As the trainer told it in the metrics of its step."""
-    told: Any = msgspec.json.decode(version.metrics)
-    value: Any = told.get("kl") if isinstance(told, dict) else None  # pyright: ignore[reportUnknownMemberType]
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    try:
+        return msgspec.json.decode(version.metrics, type=_Told).kl
+    except msgspec.MsgspecError:  # whatever else a publisher says of it
+        return None
