@@ -91,8 +91,13 @@ def digest_of(path: Path) -> str:
 def copy_folder(source: Path, target: Path, digest: str) -> None:
     """Copy a checked folder: aside first, then renamed, so that a half-written one is never seen under its name.
 
-    Raises `Conflict` if what was copied is no longer what was checked.
+    Raises `Conflict` if what was copied is no longer what was checked, or if another folder has the name already.
     """
+    if target.exists():  # somebody put it there, under the very name that it is about to get
+        if source != target:
+            raise Conflict(f"There is a folder adapters/{target.name} already: move it away and publish again.")
+        _check_digest(target, digest)
+        return
     aside = target.with_name(f".{target.name}.{os.getpid()}")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgspec
@@ -11,7 +11,7 @@ import msgspec
 from gateway.answers import plain
 from gateway.story import Story
 from tracker.errors import Gone
-from tracker.manifests import NO_MANIFEST, readable_manifest
+from tracker.manifests import NO_MANIFEST, Manifest
 from tracker.removal import EVENT, removed_line
 from tracker.samples import Counts, counts, samples_of
 from tracker.shares import shares_told
@@ -139,13 +139,28 @@ def version_view(version: Version) -> dict[str, Any]:
     return shown
 
 
-def batch_view(batch: Batch) -> dict[str, Any]:
-    """A batch; its manifest is null where it is none that can be read."""
-    manifest = readable_manifest(batch.manifest)
-    shown = batch if manifest is not None else msgspec.structs.replace(batch, manifest=NO_MANIFEST)
+def batch_view(batch: Batch, manifest: Manifest | None, own: Collection[str]) -> dict[str, Any]:
+    """A batch and its manifest, null where it is none that can be read. Of the episodes in it only the reader's `own`
+    are named, of the others how many trained choices there are; the digest of a manifest is over all of them."""
     checks = shares_told(batch, manifest).view()
     del checks["batches"]
-    return {**plain(shown), "checks": checks}
+    num_all = 0
+    if manifest is not None:
+        num_all = len(manifest.spans)
+        manifest = msgspec.structs.replace(
+            manifest,
+            episodes={episode_id: chain for episode_id, chain in manifest.episodes.items() if episode_id in own},
+            spans=tuple(span for span in manifest.spans if span.episode_id in own),
+        )
+    credit = tuple(one for one in batch.credit if one.episode_id in own)
+    shown = plain(msgspec.structs.replace(batch, credit=credit, manifest=NO_MANIFEST))
+    num_foreign = num_all - (0 if manifest is None else len(manifest.spans))
+    return {**shown, "manifest": plain(manifest), "num_foreign": num_foreign, "checks": checks}
+
+
+def episodes_of_batch(batch: Batch, manifest: Manifest | None) -> set[str]:
+    """The episodes that a batch names."""
+    return {one.episode_id for one in batch.credit} | set(() if manifest is None else manifest.episodes)
 
 
 def _refuse_shredded(story: Story) -> None:

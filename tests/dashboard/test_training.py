@@ -57,6 +57,22 @@ def test_groups_and_episodes_of_a_step_are_told_to_their_tenant_only(http: Signe
         assert item.call_id not in text
 
 
+def test_batches_over_rest_name_episodes_to_their_tenant_only(http: Signed, stage: Stage) -> None:
+    def asked(name: str) -> dict[str, dict[str, object]]:
+        headers = {"Authorization": f"Bearer {stage.keys[name]}"}
+        answer = http(None).get("/v1/batches", headers=headers)
+        return {batch["batch_id"]: batch for batch in answer.json()["data"]}
+
+    own, foreign = (asked(name)[stage.told.batches[-1]] for name in ("read", "other"))
+    assert own["credit"]
+    assert own["manifest"]["spans"]  # type: ignore[index]
+    assert own["num_foreign"] == 0
+    assert foreign["credit"] == []
+    assert foreign["manifest"]["spans"] == []  # type: ignore[index]
+    assert foreign["manifest"]["episodes"] == {}  # type: ignore[index]
+    assert foreign["num_foreign"] == len(own["manifest"]["spans"])  # type: ignore[index, arg-type]
+
+
 def test_a_step_that_is_none_is_not_found(http: Signed) -> None:
     assert http("read").get("/dashboard/training/none").status_code == 404
 

@@ -184,6 +184,25 @@ async def test_an_engine_that_lost_its_adapters_gets_them_back_before_calls(
     assert loads(engine) == [name, name]
 
 
+async def test_a_folder_under_the_name_of_its_version_is_published_as_it_lies(gateway: RunningGateway) -> None:
+    digest = gateway.adapter("mine")
+    adapters = gateway.settings.stores.adapters_dir
+    name = f"solver@1-{digest[:8]}"
+    (adapters / "mine").rename(adapters / name)
+    answer = await gateway.publish(name, digest)
+    assert (answer.status_code, answer.json()["version"]) == (201, 1)
+    assert (await gateway.publish(name, digest)).json()["version"] == 1
+
+
+async def test_a_foreign_folder_under_the_name_of_a_version_is_in_the_way(gateway: RunningGateway) -> None:
+    digest = gateway.adapter("mine")
+    gateway.adapter(f"solver@1-{digest[:8]}", b"else")
+    answer = await gateway.publish("mine", digest)
+    assert answer.status_code == 409
+    assert "move it away" in answer.json()["error"]["message"]
+    assert (await gateway.publish("mine", digest)).json()["version"] == 2
+
+
 async def test_publishing_the_same_folder_again_answers_the_same_version(
     gateway: RunningGateway, engine: ScriptedEngine
 ) -> None:
