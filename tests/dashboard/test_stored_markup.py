@@ -22,6 +22,7 @@ from tests.dashboard.stories import Told
 from tests.fakes.gateways import RunningGateway
 from tests.fakes.scripted_engine import ScriptedEngine
 from tracker.archive import packed
+from tracker.clock import SystemClock
 from tracker.ledger import SqlLedger
 from tracker.store import EpisodeView
 from tracker.types import (
@@ -116,7 +117,7 @@ async def archive(ledger: SqlLedger, head: EpisodeHead) -> None:
 async def tell_nasty_stories(gateway: RunningGateway, engine: ScriptedEngine) -> Told:
     """A group that was trained, one that waits, a version, an act and keys, with markup wherever text is taken."""
     del engine
-    ledger, now_ms = gateway.ledger, 1_790_000_000_000
+    ledger, now_ms = gateway.ledger, SystemClock().now_ms()  # the gateway's sweeper goes by the same clock
     families = {nasty("family", chars=60, nul=False).replace("/", ":"): 1.0}
     weights = {nasty("reward-name", nul=False): 0.5}
     await ledger.put_run("default", RunSettings(run="plain", group_size=2, reward_weights=weights))
