@@ -44,10 +44,10 @@ class RedisKeys:
 
         `m` hash: head, its fixed version and policy, state, status, next (index), engine, mark, at (when a call last
         began or ended, ms), idle (ms; of an implicit episode only), `pin:POLICY` -> version, `arm:POLICY` ->
-        version on trial that it gets, `n:POLICY:VERSION` -> calls in flight. `i` hash: call -> index, version, policy, worker, intent. `c` list:
-        records. `k` hash: call -> list index, index, lost. `b` hash: digest -> place. `t` hash: kind
-        and digest -> number, kind and number -> body (or `=` and the name of its twin), kind -> next number; the kinds
-        are `o` (own) and `m` (message). `e` list: events.
+        version on trial that it gets, `n:POLICY:VERSION` -> calls in flight. `i` hash: call -> index, version, policy,
+        worker, intent. `c` list: records. `k` hash: call -> list index, index, lost. `b` hash: digest -> place. `t`
+        hash: kind and digest -> number, kind and number -> body (or `=` and the name of its twin), kind -> next number;
+        the kinds are `o` (own) and `m` (message). `e` list: events.
         """
         return [f"{self.prefix}:{{{episode_id}}}:{part}" for part in EPISODE_PARTS]
 

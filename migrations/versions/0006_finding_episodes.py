@@ -20,7 +20,10 @@ EPISODES = ("run", "task_digest", "status")
 GROUPS = ("run", "task_digest", "state")
 TO_SCORE = "NOT is_scored"
 WITHOUT_KINDS = "NOT has_kinds AND archived_ms IS NOT NULL"
-REWARDED = "SELECT episode_id FROM rewards WHERE call_id IS NULL"
+REWARDED = """
+    UPDATE episodes SET is_scored = false
+    WHERE episode_id IN (SELECT episode_id FROM rewards WHERE call_id IS NULL)
+"""
 MARK = "UPDATE episodes SET is_scored = false WHERE episode_id = NEW.episode_id;"
 
 
@@ -28,7 +31,7 @@ def upgrade() -> None:
     op.add_column("episodes", sa.Column("score", sa.Double()))
     op.add_column("episodes", sa.Column("is_scored", sa.Boolean(), nullable=False, server_default=sa.true()))
     op.add_column("episodes", sa.Column("has_kinds", sa.Boolean(), nullable=False, server_default=sa.false()))
-    op.execute(f"UPDATE episodes SET is_scored = false WHERE episode_id IN ({REWARDED})")
+    op.execute(REWARDED)
     for name in EPISODES:
         op.create_index(f"ix_episodes_tenant_{name}_created_ms_episode_id", "episodes", _after(name, "episode_id"))
     for name in GROUPS:
