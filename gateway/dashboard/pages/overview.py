@@ -1,7 +1,7 @@
 """`/dashboard`: is it learning, is it healthy, what does it cost.
 
-Rewards and costs are those of one run's newest episodes, of the viewer's tenant; engines, policies and trainers are of
-no tenant. Each of the three parts asks for itself anew while somebody looks, and only it is read then.
+Rewards, costs and alarms are of the viewer's tenant, the first two of one run's newest episodes; engines, policies and
+trainers are of no tenant. Each of the three parts asks for itself anew while somebody looks, and only it is read then.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def overview(
         told |= {"progress": progress, "query": urlencode({"run": chosen, "success": f"{success:g}"})}
         told |= await _learning(services, viewer, progress, part)
     if part in (None, "health"):
-        told |= await _health(services)
+        told |= await _health(services, viewer)
     return page(request, viewer, "overview.html", **told)
 
 
@@ -60,11 +60,13 @@ async def _learning(services: Services, viewer: Viewer, progress: Progress, part
     return told
 
 
-async def _health(services: Services) -> dict[str, Any]:
+async def _health(services: Services, viewer: Viewer) -> dict[str, Any]:
     """As far as the database still tells: a page that says what is down is wanted most then."""
     parts = await parts_of(services)
-    trainers = trainer_views(await services.ledger.overview(), services.clock.now_ms()) if parts["sql"].ready else ()
+    has_sql = parts["sql"].ready
+    trainers = trainer_views(await services.ledger.overview(), services.clock.now_ms()) if has_sql else ()
     return {
+        "alarms": await services.ledger.list_alarms(viewer.tenant) if has_sql else [],
         "headline": headline(parts),
         "is_ready": all(part.ready for part in parts.values()),
         "parts": part_views(parts),
