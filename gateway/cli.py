@@ -9,7 +9,7 @@ import asyncio
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
@@ -31,12 +31,16 @@ from gateway.shell.policies import policies
 from gateway.shell.replaying import replay_recorded
 from gateway.shell.rescoring import rescore_run
 from gateway.verify import Asked, verify_batches
-from tracker.errors import HoneError, SettingsError
+from tracker.errors import BadRequest, HoneError, SettingsError
 from tracker.lines import lineage_line
 from tracker.settings import StoreSettings, load_stores
 from tracker.sql import downgrade, upgrade
 from tracker.types import DEFAULT
 
+BENCHES: Final = Path(__file__).parents[1] / "bench"
+"""Measurements are no part of the package."""
+MEASURES: Final = 'if __name__ == "__main__":'
+"""What the file of one ends with."""
 START, CHECK, DATA, STORED = "Start", "Check", "Take out, bring in, score again", "Look at what is stored"
 """Where a command stands in `hone --help`."""
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -206,6 +210,18 @@ def _settings() -> GatewaySettings:
 
 def _stores() -> StoreSettings:
     return load_stores(os.environ, Path.cwd())
+
+
+@app.command(context_settings=PASS_ON, rich_help_panel=CHECK)
+def bench(context: typer.Context, name: Annotated[str, typer.Argument(help="As in make bench-NAME.")]) -> None:
+    """Measure something: make bench-NAME without make, in a checkout of Hone."""
+    module = name.replace("-", "_")
+    there = sorted(path.stem for path in BENCHES.glob("*.py") if MEASURES in path.read_text())
+    if module not in there:
+        told = ", ".join(there) if there else f"none in {BENCHES.parent}, which is no checkout of Hone"
+        raise BadRequest(f"There is no measurement {name!r}; there is: {told}.", param="name")
+    os.chdir(BENCHES.parent)
+    _become(f"bench.{module}", context.args)
 
 
 def _become(module: str, arguments: list[str]) -> None:

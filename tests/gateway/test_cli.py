@@ -84,6 +84,14 @@ async def test_keys_are_refused_in_a_folder_that_is_no_data_folder(tmp_path: Pat
 
 
 @pytest.mark.slow
+async def test_a_measurement_is_run_by_its_name_from_anywhere(tmp_path: Path) -> None:
+    status, _, err = await hone(environment(tmp_path), "bench", "nothing")
+    assert (status, "there is: " in err, "demo_seeds" in err) == (2, True, True)
+    status, out, _ = await hone(environment(tmp_path), "bench", "demo-seeds", "--", "--help")
+    assert (status, "--seeds" in out) == (0, True)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
 async def test_a_gateway_starts_makes_keys_while_it_runs_and_stops_clean(
     engine: ScriptedEngine, tmp_path: Path, workers: str
