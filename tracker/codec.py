@@ -57,7 +57,7 @@ def encode_calls(calls: Sequence[Call]) -> bytes:
         told, entries = _told(key, call, places)
         contents = contents_of(call)
         record = record_of(call, told, contents)
-        bodies = contents.bodies
+        bodies = contents.packed()
         records.append(joined(own.numbers(contents.own, bodies), messages.numbers(contents.messages, bodies), record))
         places.update((entry[:DIGEST_BYTES], _placed(position, entry[DIGEST_BYTES:])) for entry in entries)
     names = tuple((call.call_id, call.index) for call in calls)

@@ -86,8 +86,14 @@ class Contents(Record, frozen=True):
     """Digests of what most calls share, of the rest of the request and of the answers."""
     messages: tuple[bytes, ...]
     """Digests of the request's messages."""
-    bodies: dict[bytes, bytes]
-    """digest -> bytes to store."""
+    plain: dict[bytes, bytes]
+    """digest -> the body itself."""
+
+    def packed(
+        self, compressor: zstandard.ZstdCompressor | None = None, held: Container[bytes] = frozenset()
+    ) -> dict[bytes, bytes]:
+        """digest -> bytes to store, compressed where there is a compressor; without those that are `held` already."""
+        return {digest: pack_body(body, compressor) for digest, body in self.plain.items() if digest not in held}
 
 
 class Shelf(Record, frozen=True):
@@ -111,11 +117,8 @@ class Sketch(Record, frozen=True):
     """Copies name earlier sketches by their place in the list."""
 
 
-def contents_of(
-    call: Call, compressor: zstandard.ZstdCompressor | None = None, held: Container[bytes] = frozenset()
-) -> Contents:
-    """The bodies of a call, each to be stored once for its episode; compressed where there is a compressor. Those that
-    are `held` already are named alone."""
+def contents_of(call: Call) -> Contents:
+    """The bodies of a call, each to be stored once for its episode."""
     key = episode_key(call.episode_id)
     plain: dict[bytes, bytes] = {}
 
@@ -127,7 +130,7 @@ def contents_of(
     return Contents(
         own=named((_frame(call), call.request, *(choice.message for choice in call.choices))),
         messages=named(call.messages),
-        bodies={digest: pack_body(body, compressor) for digest, body in plain.items() if digest not in held},
+        plain=plain,
     )
 
 

@@ -238,9 +238,9 @@ class RedisStore:
         run = self._redis.patient()
         packed = hashed_ids(call.prompt_ids)
         chain = Chain(episode_key(call.episode_id)).extend_packed(packed)
+        contents = contents_of(call)
         if held is None:
-            held = await self._look(run, call, chain, packed)
-        contents = contents_of(call, self._compressor, held.bodies)
+            held = await self._look(run, call.episode_id, chain, packed, (*contents.own, *contents.messages))
         answers = [choice.sampled_ids for choice in call.choices]
         told, entries = tell(chain, call.prompt_ids, answers, held.places, packed)
         ending = scripts.Ending(
@@ -249,7 +249,7 @@ class RedisStore:
             record=record_of(call, told, contents, self._compressor, packed),
             own=contents.own,
             messages=contents.messages,
-            bodies=contents.bodies,
+            bodies=contents.packed(self._compressor, held.bodies),
             entries=tuple(entries),
             ended_ms=call.ended_ms,
             note=claims.packed_note(self._keys, call, note),
@@ -257,24 +257,23 @@ class RedisStore:
         )
         word, position = await scripts.end_call(run, self._keys, ending)
         if word == "missing":  # what was found a moment ago is damaged or gone: send every body
-            ending = msgspec.structs.replace(ending, bodies=contents_of(call, self._compressor).bodies)
+            ending = msgspec.structs.replace(ending, bodies=contents.packed(self._compressor))
             word, position = await scripts.end_call(run, self._keys, ending)
         if word == "ok":
             self._local.note(call.episode_id, position, ending.entries, ending.bodies)
         return word
 
-    async def _look(self, run: scripts.Run, call: Call, chain: Chain, packed: bytes) -> Known:
-        """Ask Redis what the episode holds that this call can be told by; `packed` are its prompt's ids."""
-        named = contents_of(call)
-        wanted = (*named.own, *named.messages)
-        located = await scripts.locate(run, self._keys, call.episode_id, chain.digests, wanted)
+    async def _look(
+        self, run: scripts.Run, episode_id: str, chain: Chain, packed: bytes, wanted: tuple[bytes, ...]
+    ) -> Known:
+        """Ask Redis what the episode holds that a call can be told by: of its prompt, as packed, and of the bodies
+        with these digests."""
+        located = await scripts.locate(run, self._keys, episode_id, chain.digests, wanted)
         held = Known()
         if located.place is not None:
             held.places.update(dict.fromkeys(chain.digests[: located.num_blocks], located.place))
         pieces = chunks(chain.key, packed, located.num_blocks * BLOCK_IDS)
-        held.places.update(
-            await scripts.find_chunks(run, self._keys, call.episode_id, [piece.digest for piece in pieces])
-        )
+        held.places.update(await scripts.find_chunks(run, self._keys, episode_id, [piece.digest for piece in pieces]))
         held.bodies.update(wanted)
         held.bodies.difference_update(wanted[number] for number in located.missing)
         return held

@@ -25,8 +25,8 @@ def shelf_of(calls: tuple[Call, ...]) -> Shelf:
     records: list[bytes] = []
     compressor = body_compressor()
     for call in calls:
-        contents = contents_of(call, compressor)
-        bodies.update(contents.bodies)
+        contents = contents_of(call)
+        bodies.update(contents.packed(compressor))
         numbers = [
             [known.setdefault(digest, len(known)) for digest in digests]
             for known, digests in ((own, contents.own), (messages, contents.messages))
