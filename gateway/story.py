@@ -10,7 +10,7 @@ from gateway.dependencies import Services
 from tracker.codec import decode_calls
 from tracker.credit import call_rewards, episode_reward
 from tracker.errors import Gone, NotFound
-from tracker.store import EpisodeView
+from tracker.store import EpisodeView, Ledger
 from tracker.types import Call, EpisodeRow, EpisodeState, EpisodeStatus, Event, Intent, Record, Reward, RunSettings
 
 
@@ -53,11 +53,11 @@ async def read_story(services: Services, tenant: str, episode_id: str) -> Story:
             versions=view.pins,
             calls=view.calls,
             intents=view.intents,
-            events=_merged(row.events, view.events),
+            events=merged_events(row.events, view.events),
             rewards=rewards,
         )
     row = await services.ledger.get_episode(tenant, episode_id)  # it may have been archived meanwhile
-    calls, shredded = await _archived(services, episode_id)
+    calls, shredded = await archived_calls(services.ledger, episode_id)
     return Story(
         row=row,
         run=run,
@@ -72,10 +72,10 @@ async def read_story(services: Services, tenant: str, episode_id: str) -> Story:
     )
 
 
-async def _archived(services: Services, episode_id: str) -> tuple[tuple[Call, ...], str]:
+async def archived_calls(ledger: Ledger, episode_id: str) -> tuple[tuple[Call, ...], str]:
     """The calls of an archived episode, or why there are none."""
     try:
-        blob = await services.ledger.get_timeline(episode_id)
+        blob = await ledger.get_timeline(episode_id)
     except Gone as gone:
         return (), gone.message
     return () if blob is None else decode_calls(blob), ""
@@ -118,6 +118,6 @@ async def num_waiting(services: Services, episode_id: str) -> int:
         return 0
 
 
-def _merged(stored: tuple[Event, ...], live: tuple[Event, ...]) -> tuple[Event, ...]:
+def merged_events(stored: tuple[Event, ...], live: tuple[Event, ...]) -> tuple[Event, ...]:
     """Events of both stores, each once, by time."""
     return tuple(sorted(dict.fromkeys((*stored, *live)), key=lambda event: event.at_ms))

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from typing import Final
 
 from gateway.dependencies import Services
-from gateway.story import find_view
+from gateway.story import find_view, merged_events
 from tracker.codec import decode_sketches
 from tracker.credit import call_rewards, episode_reward
 from tracker.errors import CorruptRecord, NotFound
@@ -102,7 +102,7 @@ async def read_glance(services: Services, outlines: Outlines, tenant: str, episo
             versions=view.pins,
             told=await asyncio.to_thread(outline, sketched(view.calls), run),
             intents=view.intents,
-            events=tuple(sorted(dict.fromkeys((*row.events, *view.events)), key=lambda event: event.at_ms)),
+            events=merged_events(row.events, view.events),
             rewards=rewards,
         )
     row = await services.ledger.get_episode(tenant, episode_id)  # it may have been archived meanwhile

@@ -93,9 +93,8 @@ def list_episodes(  # noqa: PLR0913 - a command's options are its arguments
         max_reward=max_reward,
     )
 
-    async def read(ledger: SqlLedger) -> AsyncGenerator[tuple[Sequence[EpisodeRow], str | None]]:
-        async for page in pages(episodes_of(ledger, tenant, wanted), None if everything else limit, cursor):
-            yield page
+    def read(ledger: SqlLedger) -> AsyncGenerator[tuple[Sequence[EpisodeRow], str | None]]:
+        return pages(episodes_of(ledger, tenant, wanted), None if everything else limit, cursor)
 
     asyncio.run(_list(read, row_view, EPISODE_COLUMNS, as_json))
 
@@ -127,9 +126,8 @@ def list_groups(  # noqa: PLR0913 - a command's options are its arguments
         return
     asked = {"run": run, "task": task, "state": state}
 
-    async def read(ledger: SqlLedger) -> AsyncGenerator[tuple[Sequence[Group], str | None]]:
-        async for page in pages(groups_of(ledger, tenant, asked), None if everything else limit, cursor):
-            yield page
+    def read(ledger: SqlLedger) -> AsyncGenerator[tuple[Sequence[Group], str | None]]:
+        return pages(groups_of(ledger, tenant, asked), None if everything else limit, cursor)
 
     asyncio.run(_list(read, group_view if as_json else _group_row, GROUP_COLUMNS, as_json))
 

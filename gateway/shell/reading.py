@@ -10,15 +10,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from gateway.desk import open_ledger
-from gateway.story import Story
-from tracker.codec import decode_calls
-from tracker.errors import Gone, NotFound, Unavailable
+from gateway.story import Story, archived_calls, merged_events
+from tracker.errors import NotFound, Unavailable
 from tracker.ledger import SqlLedger
 from tracker.redis_server import EmbeddedRedis
 from tracker.redis_store import RedisStore
 from tracker.settings import StoreSettings
 from tracker.store import EpisodeView
-from tracker.types import Call, EpisodeFilter, EpisodeRow, EpisodeState, Group
+from tracker.types import EpisodeFilter, EpisodeRow, EpisodeState, Group
 
 PAGE: Final = 200
 T = TypeVar("T")
@@ -63,7 +62,7 @@ async def episode_story(stores: StoreSettings, tenant: str, episode_id: str) -> 
         view, amiss = (None, "") if row.state is EpisodeState.ARCHIVED else await _live(stores, episode_id)
         if view is None:
             row = await ledger.get_episode(tenant, episode_id)  # it may have been archived meanwhile
-        calls, shredded = await _archived(ledger, episode_id) if view is None else (view.calls, "")
+        calls, shredded = await archived_calls(ledger, episode_id) if view is None else (view.calls, "")
         story = Story(
             row=row,
             run=await ledger.get_run(tenant, row.head.run),
@@ -72,19 +71,11 @@ async def episode_story(stores: StoreSettings, tenant: str, episode_id: str) -> 
             versions=row.versions if view is None else view.pins,
             calls=calls,
             intents=() if view is None else view.intents,
-            events=row.events if view is None else tuple(dict.fromkeys((*row.events, *view.events))),
+            events=row.events if view is None else merged_events(row.events, view.events),
             rewards=tuple(await ledger.rewards(episode_id)),
             shredded=shredded,
         )
     return story, "" if row.state is EpisodeState.ARCHIVED else amiss
-
-
-async def _archived(ledger: SqlLedger, episode_id: str) -> tuple[tuple[Call, ...], str]:
-    try:
-        blob = await ledger.get_timeline(episode_id)
-    except Gone as gone:
-        return (), gone.message
-    return () if blob is None else decode_calls(blob), ""
 
 
 async def _live(stores: StoreSettings, episode_id: str) -> tuple[EpisodeView | None, str]:
