@@ -82,10 +82,9 @@ class Exchange:
         self._capture = Capture(order.asked, takes_tokens=order.policy is not None)
         self._writer = order.dialect.writer(order.asked, order.call_id)
         reply.form = self._writer.error_form or reply.form
-        self._passing = self._writer if isinstance(self._writer, PassingWriter) else None
+        writer = self._writer
+        self._passing = writer if isinstance(writer, PassingWriter) and self._capture.takes_pieces else None
         """Writes what need not be read whole, where nothing of it is for the agent but words."""
-        if not self._capture.takes_pieces:
-            self._passing = None
         self._ends = proxy.ends.setdefault(order.policy or "", EndTokens())
         self._held: list[bytes] = []
         self._is_marked = False
