@@ -16,6 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from gateway.app import Gateway, spare_the_collector
+from gateway.dashboard.app import Dashboard
 from gateway.door import Door
 from gateway.routes import episodes, health
 from gateway.serve import server_options
@@ -59,7 +60,7 @@ def create_app(settings: GatewaySettings) -> Gateway:
     api = FastAPI(lifespan=lifespan)
     api.include_router(episodes.router)
     api.include_router(health.router)
-    return Gateway(api)
+    return Gateway(api, Dashboard())
 
 
 def main() -> None:
