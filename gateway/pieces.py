@@ -1,15 +1,17 @@
 """The two shapes that nearly every answer has, read for a fraction of what reading any JSON costs.
 
 A *piece* is an event of a streamed chat completion that holds words and tokens of one choice, and nothing else. A whole
-answer is cut into its fields, of which only those that are looked into are decoded. What has any other shape is left
-to `capture.py`'s general way, which gives the same: a test holds the two against each other. Pure.
+answer is one with the fields that engines are known to send; those that are not looked into stay as they were written.
+Each is read in one pass. What has any other shape is left to `capture.py`'s general way, which gives the same: a test
+holds the two against each other. Pure.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from gateway.dialects.base import Json
 
@@ -17,6 +19,8 @@ MAX_TOKEN_ID: Final = 2**31
 NO_LOGPROB: Final = -9999.0
 """What engines write where they have none; nothing at or below it is a log-probability."""
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=MAX_TOKEN_ID)]
+Passed = msgspec.Raw | UnsetType
+"""A field that is handed on as it was written, if it is there."""
 Logprob = Annotated[float, msgspec.Meta(gt=NO_LOGPROB)]
 
 
@@ -54,13 +58,31 @@ class Piece(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     choices: Annotated[list[_Choice], msgspec.Meta(min_length=1, max_length=1)]
 
 
+class _WholeChoice(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    index: Any
+    message: Any
+    logprobs: Scores
+    token_ids: tuple[TokenId, ...]
+    finish_reason: Any = UNSET
+    stop_reason: Any = UNSET
+
+
+class _Whole(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    object: Literal["chat.completion"]
+    choices: list[_WholeChoice]
+    id: Passed = UNSET
+    created: Passed = UNSET
+    model: Passed = UNSET
+    usage: Any = UNSET
+    prompt_token_ids: tuple[TokenId, ...] | UnsetType = UNSET
+    prompt_logprobs: Passed = UNSET
+    service_tier: Passed = UNSET
+    system_fingerprint: Passed = UNSET
+    kv_transfer_params: Passed = UNSET
+
+
 _PIECE: Final = msgspec.json.Decoder(Piece)
-_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_CHOICES: Final = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
-_SCORES: Final = msgspec.json.Decoder(Scores)
-_IDS: Final = msgspec.json.Decoder(tuple[TokenId, ...])
-_DECODED: Final = frozenset({"index", "message", "finish_reason", "stop_reason"})
-"""What is looked into of a choice, beside its tokens."""
+_WHOLE: Final = msgspec.json.Decoder(_Whole)
 
 
 def read_piece(data: bytes) -> Piece | None:
@@ -72,32 +94,22 @@ def read_piece(data: bytes) -> Piece | None:
 
 
 def read_whole(data: bytes) -> Json | None:
-    """A whole answer with only those fields decoded that are looked into, the others as they were written; `None` if
-    it has another shape.
+    """A whole answer with only those fields decoded that are looked into; `None` if it has another shape.
 
     Log-probabilities come as `Scores`, ids as tuples.
     """
     try:
-        said: Json = dict(_FIELDS.decode(data))
-        if "error" in said or bytes(said.get("object", b"")) != b'"chat.completion"':
-            return None
-        said["choices"] = [_read_choice(choice) for choice in _CHOICES.decode(said["choices"])]
-        if "prompt_token_ids" in said:
-            said["prompt_token_ids"] = _IDS.decode(said["prompt_token_ids"])
-        if "usage" in said:
-            said["usage"] = msgspec.json.decode(said["usage"])
-    except (msgspec.DecodeError, KeyError):
+        whole = _WHOLE.decode(data)
+    except msgspec.DecodeError:
         return None
+    said = _given(whole)
+    said["choices"] = [_given(choice) for choice in whole.choices]
     return said
 
 
-def _read_choice(fields: dict[str, msgspec.Raw]) -> Json:
-    choice: Json = dict(fields)
-    for name in _DECODED & fields.keys():
-        choice[name] = msgspec.json.decode(fields[name])
-    choice["logprobs"] = _SCORES.decode(fields["logprobs"])
-    choice["token_ids"] = _IDS.decode(fields["token_ids"])
-    return choice
+def _given(fields: msgspec.Struct) -> Json:
+    named = ((name, getattr(fields, name)) for name in fields.__struct_fields__)
+    return {name: value for name, value in named if value is not UNSET}
 
 
 def logprobs_of(scores: Scores) -> list[float]:

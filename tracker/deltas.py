@@ -19,12 +19,12 @@ import hashlib
 import itertools
 import re
 import struct
-import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from tracker.errors import CorruptRecord
+from tracker.packing import little_endian
 
 BLOCK_IDS: Final = 64
 ID_BYTES: Final = 8
@@ -243,10 +243,7 @@ def _append_copy(told: list[Part], copy: Copy) -> None:
 
 def hashed_ids(ids: Iterable[int]) -> bytes:
     """Ids as digests are taken of them: eight bytes each, the lowest first."""
-    packed = array("q", ids)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
+    return little_endian(array("q", ids))
 
 
 def _chunk_digest(key: bytes, packed: bytes) -> bytes:

@@ -18,7 +18,8 @@ LEVEL: Final = 3
 MIN_COMPRESSED_BYTES: Final = 128
 """Shorter bodies are kept as they are."""
 _PLAIN, _ZSTD = b"\0", b"\1"
-_ID_TYPES: Final = (("H", 1 << 16), ("I", 1 << 32))
+_ID_TYPES: Final = ("H", "I", "q")
+"""Unsigned 2 and 4 bytes, signed 8."""
 
 
 def pack_ids(ids: Sequence[int]) -> bytes:
@@ -27,9 +28,12 @@ def pack_ids(ids: Sequence[int]) -> bytes:
     >>> pack_ids((1, 2))
     b'H\\x01\\x00\\x02\\x00'
     """
-    low, high = min(ids, default=0), max(ids, default=0)
-    code = next((code for code, limit in _ID_TYPES if low >= 0 and high < limit), "q")
-    return code.encode() + _little(array(code, ids))
+    for code in _ID_TYPES[:-1]:
+        try:
+            return code.encode() + little_endian(array(code, ids))
+        except OverflowError:
+            continue
+    return b"q" + little_endian(array("q", ids))
 
 
 def unpack_ids(packed: bytes) -> tuple[int, ...]:
@@ -42,8 +46,8 @@ def pack_logprobs(logprobs: Sequence[float]) -> bytes:
     exact = array("d", logprobs)
     short = array("f", logprobs)
     if array("d", short).tobytes() == exact.tobytes():
-        return b"f" + _little(short)
-    return b"d" + _little(exact)
+        return b"f" + little_endian(short)
+    return b"d" + little_endian(exact)
 
 
 def unpack_logprobs(packed: bytes) -> tuple[float, ...]:
@@ -75,7 +79,8 @@ def unpack_body(packed: bytes) -> bytes:
         raise CorruptRecord(f"Its stored bytes do not decompress: {error}") from error
 
 
-def _little(numbers: array[int] | array[float]) -> bytes:
+def little_endian(numbers: array[int] | array[float]) -> bytes:
+    """The bytes of numbers, the lowest first on every machine; the array itself is not to be used any more."""
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers.tobytes()

@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
 
 from tracker.errors import CorruptRecord
+from tracker.packing import little_endian
 from tracker.types import Call, Record, Sampling
 
 _RECEIPT_DOMAIN: Final = b"hone/receipt/1"
 _CHAIN_DOMAIN: Final = b"hone/chain/1"
+_LENGTH: Final = struct.Struct("<q")
 
 
 class Receipt(Record, frozen=True):
@@ -106,12 +109,12 @@ def decode_receipts(stored: bytes) -> tuple[Receipt, ...]:
 
 def ids_digest(ids: Sequence[int]) -> bytes:
     """SHA-256 of token ids, each as a signed 64-bit little-endian number."""
-    return hashlib.sha256(struct.pack(f"<{len(ids)}q", *ids)).digest()
+    return hashlib.sha256(little_endian(array("q", ids))).digest()
 
 
 def logprobs_digest(logprobs: Sequence[float]) -> bytes:
     """SHA-256 of log-probabilities as little-endian doubles: any storage that is lossless keeps it."""
-    return hashlib.sha256(struct.pack(f"<{len(logprobs)}d", *logprobs)).digest()
+    return hashlib.sha256(little_endian(array("d", logprobs))).digest()
 
 
 def sampling_digest(sampling: Sampling) -> bytes:
@@ -124,8 +127,5 @@ def sampling_digest(sampling: Sampling) -> bytes:
 
 def _digest(domain: bytes, parts: Iterable[bytes]) -> bytes:
     """Each part is preceded by its length, so moving a byte from one part to the next changes the digest."""
-    digest = hashlib.sha256(domain)
-    for part in parts:
-        digest.update(struct.pack("<q", len(part)))
-        digest.update(part)
-    return digest.digest()
+    framed = [piece for part in parts for piece in (_LENGTH.pack(len(part)), part)]
+    return hashlib.sha256(b"".join((domain, *framed))).digest()

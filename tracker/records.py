@@ -155,8 +155,8 @@ def record_of(
         body_digest=call.body_digest,
         retry=call.retry,
         usage_completion_tokens=call.usage_completion_tokens,
-        prompt=tuple(_part(part) for part in told),
-        answers=tuple(_answer(choice) for choice in call.choices),
+        prompt=tuple([_part(part) for part in told]),
+        answers=tuple([_answer(choice) for choice in call.choices]),
         usage=call.usage,
         prompting=call.prompting,
     )
