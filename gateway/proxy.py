@@ -85,6 +85,7 @@ class Exchange:
         writer = self._writer
         self._passing = writer if isinstance(writer, PassingWriter) and self._capture.takes_pieces else None
         """Writes what need not be read whole, where nothing of it is for the agent but words."""
+        self._streams = order.asked.streams
         self._ends = proxy.ends.setdefault(order.policy or "", EndTokens())
         self._held: list[bytes] = []
         self._is_marked = False
@@ -213,7 +214,7 @@ class Exchange:
             self._placing.end(placement)
         if not self._capture.is_finished:
             raise UpstreamFailed(ENDLESS)
-        if self._order.asked.streams and not self._is_marked:
+        if self._streams and not self._is_marked:
             self._held.append(self._writer.done(b""))
 
     async def _forward(self, events: list[SseEvent]) -> None:
@@ -228,14 +229,13 @@ class Exchange:
 
     def _take(self, event: SseEvent) -> bytes:
         """What of an event goes on now; from the last finish reason on it is held instead, a whole answer always."""
-        streams = self._order.asked.streams
-        if streams and self._passing is not None and event.data is not None:
+        if self._passing is not None and self._streams and event.data is not None:
             piece = read_piece(event.data)
             if piece is not None and not self._capture.is_finished:
                 self._capture.take_piece(piece)
                 return self._passing.piece(piece)
         passed = self._pass(event)
-        if self._capture.is_finished or not streams:
+        if self._capture.is_finished or not self._streams:
             self._held.append(passed)
             return b""
         return passed
@@ -249,7 +249,7 @@ class Exchange:
                 raise UpstreamFailed(ENDLESS)
             self._is_marked = True
             return self._writer.done(event.raw)
-        streams = self._order.asked.streams
+        streams = self._streams
         whole = None if streams or self._passing is None else read_whole(event.data)
         said = engine_object(event.data, MALFORMED) if whole is None else whole
         if whole is None and (error := error_in(said)) is not None:
@@ -323,7 +323,7 @@ class Exchange:
             await self._reply.fail(trouble)
             return False
         held = b"".join(self._held)
-        if self._order.asked.streams:
+        if self._streams:
             await self._reply.events(held, last=True)
         else:
             await self._reply.whole(held)

@@ -138,10 +138,12 @@ def record_of(
     call: Call,
     told: Iterable[Part],
     contents: Contents,
-    compressor: zstandard.ZstdCompressor | None = None,
     packed: bytes | None = None,
 ) -> bytes:
-    """The record of a call; `told` is its prompt as copies and new ids, `packed` the same as `hashed_ids` gives it."""
+    """The record of a call; `told` is its prompt as copies and new ids, `packed` the same as `hashed_ids` gives it.
+
+    It is not compressed by itself: its ids and log-probabilities are packed, its bodies lie elsewhere.
+    """
     body = _Body(
         receipt=call_digest(call, packed),
         contents=_contents_digest((*contents.own, *contents.messages)),
@@ -160,7 +162,7 @@ def record_of(
         usage=call.usage,
         prompting=call.prompting,
     )
-    sealed = bytes([RECORD_SCHEMA]) + pack_body(msgspec.msgpack.encode(body), compressor)
+    sealed = bytes([RECORD_SCHEMA]) + pack_body(msgspec.msgpack.encode(body))
     return _checksum(sealed) + sealed
 
 

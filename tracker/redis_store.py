@@ -246,7 +246,7 @@ class RedisStore:
         ending = scripts.Ending(
             episode_id=call.episode_id,
             call_id=call.call_id,
-            record=record_of(call, told, contents, self._compressor, packed),
+            record=record_of(call, told, contents, packed),
             own=contents.own,
             messages=contents.messages,
             bodies=contents.packed(self._compressor, held.bodies),

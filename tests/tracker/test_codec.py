@@ -31,7 +31,7 @@ def shelf_of(calls: tuple[Call, ...]) -> Shelf:
             [known.setdefault(digest, len(known)) for digest in digests]
             for known, digests in ((own, contents.own), (messages, contents.messages))
         ]
-        records.append(joined(*numbers, record_of(call, (call.prompt_ids,), contents, compressor)))
+        records.append(joined(*numbers, record_of(call, (call.prompt_ids,), contents)))
     return Shelf(
         episode_id="ep-1",
         records=tuple(records),
