@@ -11,13 +11,14 @@ import typer
 
 from gateway import desk
 from gateway.key_making import Wanted, key_view, standing
+from gateway.shell.listing import LISTS, show_all
 from gateway.terminal import echo_json, show_table
 from tracker.clock import SystemClock
 from tracker.errors import BadRequest
 from tracker.settings import StoreSettings, load_stores
 from tracker.types import DEFAULT, Key, KeyLimits, KeyUsage, Scope
 
-keys = typer.Typer(no_args_is_help=True, help="API keys of a data folder.")
+keys = typer.Typer(**LISTS, help="API keys of a data folder.")
 
 COLUMNS: Final = ("key_id", "standing", "scopes", "calls", "tokens", "today", "expires_ms", "label")
 Tenant = Annotated[str, typer.Option(help="The tenant the key belongs to.")]
@@ -56,15 +57,18 @@ def create_key(  # noqa: PLR0913 - a command's options are its arguments
     _show_secret(secret, key, as_json)
 
 
+@keys.callback()
+def list_unless_told(context: typer.Context, tenant: Tenant = DEFAULT, as_json: AsJson = False) -> None:
+    """API keys of a data folder: a list, or what is to be done with them."""
+    if context.invoked_subcommand is None:
+        list_keys(tenant, as_json)
+
+
 @keys.command("list")
 def list_keys(tenant: Tenant = DEFAULT, as_json: AsJson = False) -> None:
     """List a tenant's keys and what calls with them took, without the keys themselves."""
     found = asyncio.run(desk.list_keys(_stores(), tenant))
-    if not as_json:
-        show_table(COLUMNS, [_row(key, usage) for key, usage in found])
-        return
-    for key, usage in found:
-        echo_json(key_view(key, usage))
+    show_all([key_view(*one) for one in found], [_row(*one) for one in found], COLUMNS, as_json)
 
 
 @keys.command("show")

@@ -203,16 +203,21 @@ class GatewaySettings(Settings):
 
 def load(env: Mapping[str, str], cwd: Path) -> GatewaySettings:
     """Read and check everything; raises `SettingsError` naming what is wrong and what would work."""
+    settings = load_for_asking(env, cwd)
+    if not settings.stores.policies:
+        raise SettingsError('HONE_POLICIES: name at least one policy, as "solver=MODEL", or [[policies]] in hone.toml.')
+    return settings
+
+
+def load_for_asking(env: Mapping[str, str], cwd: Path) -> GatewaySettings:
+    """The same for who asks a gateway and serves nothing: its policies need not be named here."""
     tree = read_settings(env, cwd)
     own = set(GatewaySettings.model_fields) - {"stores"}
     _refuse_unknown_names(tree, own | set(StoreSettings.model_fields) | OTHER_TABLES, env)
     fields: dict[str, Any] = {name: value for name, value in tree.items() if name in own}
     if "upstreams" in fields:
         fields["upstreams"] = upstreams_of(fields["upstreams"], env)
-    settings = validated(GatewaySettings, {**fields, "stores": stores_of(tree, cwd)})
-    if not settings.stores.policies:
-        raise SettingsError('HONE_POLICIES: name at least one policy, as "solver=MODEL", or [[policies]] in hone.toml.')
-    return settings
+    return validated(GatewaySettings, {**fields, "stores": stores_of(tree, cwd)})
 
 
 def _refuse_unknown_names(tree: Mapping[str, Any], known: set[str], env: Mapping[str, str]) -> None:

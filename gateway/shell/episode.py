@@ -18,7 +18,7 @@ from gateway.dialects.base import object_of
 from gateway.message_fold import decode_json_value
 from gateway.routes.views import episode_view, samples_view, timeline_view
 from gateway.story import Story
-from gateway.terminal import table, visible, words
+from gateway.terminal import NOTHING, Rows, visible, words
 from tracker.errors import Gone
 
 HEAD: Final = (
@@ -57,20 +57,24 @@ def story_page(story: Story, amiss: str) -> RenderableType:
     episode_id = story.row.head.episode_id
     parts: list[RenderableType] = [
         Text(f"episode {episode_id}", style="bold"),
-        *(Text(f"  {name.removesuffix('_ms'):14} {words(shown[name], name)}") for name in HEAD if shown.get(name)),
+        *(
+            Text(f"  {name.removesuffix('_ms'):14} {told}")
+            for name in HEAD
+            if (told := words(shown[name], name)) != NOTHING
+        ),
     ]
     if shown["calls_unreadable"]:
         parts.append(Text(f"\n{shown['calls_unreadable']}"))
     if shown["timeline"] is not None:
         parts += [Text("\nCalls", style="bold"), _tree(shown["timeline"]["calls"])]
     if shown["rewards"]:
-        names = ("seq", "name", "value", "call_id", "final", "late", "created_ms", "source")
-        parts += [Text("\nRewards", style="bold"), table(names, shown["rewards"])]
+        names = ("seq", "name", "value", "final", "late", "created_ms", "source", "call_id")
+        parts += [Text("\nRewards", style="bold"), Rows(names, shown["rewards"])]
     if shown["samples"] is not None and shown["samples"]["excluded"]:
         names = ("reason", "num_tokens", "choice", "call_id")
-        parts += [Text("\nNot trained", style="bold"), table(names, shown["samples"]["excluded"])]
+        parts += [Text("\nNot trained", style="bold"), Rows(names, shown["samples"]["excluded"])]
     if shown["events"]:
-        parts += [Text("\nEvents", style="bold"), table(("at_ms", "kind", "detail"), shown["events"])]
+        parts += [Text("\nEvents", style="bold"), Rows(("at_ms", "kind", "detail"), shown["events"])]
     return Page(*parts)
 
 

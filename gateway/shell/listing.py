@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from gateway.routes.views import group_view, row_view
 from gateway.shell.episode import story_page, story_view
 from gateway.shell.reading import episode_story, episodes_of, groups_of, pages
 from gateway.terminal import console, echo_json, show_table
+from tracker.errors import BadRequest
 from tracker.ledger import SqlLedger
 from tracker.settings import StoreSettings, load_stores
 from tracker.shares import shares_of, total
@@ -39,16 +41,16 @@ runs = typer.Typer(**LISTS, help="Runs and their settings.")
 
 EPISODE_COLUMNS: Final = (
     "episode_id",
-    "run",
-    "state",
-    "status",
     "reward",
+    "status",
+    "state",
     "num_calls",
     "versions",
+    "run",
     "created_ms",
     "task",
 )
-GROUP_COLUMNS: Final = ("group_id", "run", "round", "state", "reason", "scored", "rewards", "created_ms", "task")
+GROUP_COLUMNS: Final = ("group_id", "state", "scored", "reason", "rewards", "run", "round", "created_ms", "task")
 RUN_COLUMNS: Final = (
     "run",
     "mode",
@@ -59,7 +61,7 @@ RUN_COLUMNS: Final = (
     "credit",
     "reward_weights",
 )
-MEMBER_COLUMNS: Final = ("episode_id", "state", "status", "reward", "advantage", "member", "why")
+MEMBER_COLUMNS: Final = ("episode_id", "reward", "advantage", "status", "state", "member", "why")
 
 
 @episodes.callback()
@@ -82,6 +84,8 @@ def list_episodes(  # noqa: PLR0913 - a command's options are its arguments
     """List the newest episodes."""
     if context.invoked_subcommand is not None:
         return
+    if not all(map(math.isfinite, (min_reward or 0, max_reward or 0))):
+        raise BadRequest("--min-reward and --max-reward are finite numbers.")
     wanted = EpisodeFilter(
         run=run,
         task=task,
@@ -210,11 +214,14 @@ async def _list(
 def show_all(
     views: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], columns: Sequence[str], as_json: bool
 ) -> None:
-    if not as_json:
-        show_table(columns, rows)
-        return
-    for view in views:
-        echo_json(view)
+    """A list, or a part of one."""
+    if as_json:
+        for view in views:
+            echo_json(view)
+    elif rows:
+        show_table(columns, rows, is_list=True)
+    else:
+        sys.stderr.write("There are none.\n")
 
 
 def _group_row(group: Group) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from gateway.answers import plain
 from gateway.desk import open_ledger
 from gateway.dialects.base import object_of
 from gateway.routes.views import policy_view
-from gateway.settings import load
+from gateway.settings import load_for_asking
 from gateway.shell.listing import LISTS, AsJson, show_all
 from gateway.shell.remote import ask, read
 from gateway.terminal import echo_json, show_table
@@ -56,7 +56,7 @@ def show_policy(name: str, as_json: AsJson = False) -> None:
 @policies.command("release")
 def show_release(name: str, as_json: AsJson = False) -> None:
     """Show which version is stable, on trial, waiting or shadow, and what was decided last."""
-    told = asyncio.run(read(load(os.environ, Path.cwd()), os.environ, f"/v1/policies/{name}/release"))
+    told = asyncio.run(read(load_for_asking(os.environ, Path.cwd()), os.environ, f"/v1/policies/{name}/release"))
     if as_json:
         echo_json(told)
         return
@@ -106,7 +106,7 @@ def roll_back(name: str, version: int, as_json: AsJson = False) -> None:
 
 
 def _asked(path: str, body: Mapping[str, Any], as_json: bool) -> None:
-    answer = asyncio.run(ask(load(os.environ, Path.cwd()), os.environ, path, body))
+    answer = asyncio.run(ask(load_for_asking(os.environ, Path.cwd()), os.environ, path, body))
     if as_json:
         echo_json(answer)
     else:

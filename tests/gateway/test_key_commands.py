@@ -37,7 +37,7 @@ def hone(url: str, *arguments: str) -> str:
     if isinstance(ran.exception, HoneError):
         raise ran.exception
     assert ran.exit_code == 0, ran.output
-    return ran.output
+    return ran.stdout
 
 
 def told(url: str, *arguments: str) -> Json:

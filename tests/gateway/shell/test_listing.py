@@ -64,8 +64,16 @@ def test_episodes_are_listed_by_filters_and_page_by_page(folder: Path) -> None:
     ran = CliRunner().invoke(app, ["episodes", "--limit", "3", "--json"], env={"HONE_DATA_DIR": str(folder)})
     cursor = ran.stderr.split()[-1]
     assert told(folder, "episodes", "--limit", "1", "--cursor", cursor)[0]["episode_id"] == "ep-00000087"
-    with pytest.raises(HoneError, match="status is one of"):
-        hone(folder, "episodes", "--status", "nice")
+    for wrong, match in ((("--status", "nice"), "status is one of"), (("--min-reward", "nan"), "finite")):
+        with pytest.raises(HoneError, match=match):
+            hone(folder, "episodes", *wrong)
+
+
+def test_a_list_of_nothing_says_so_and_only_to_people(folder: Path) -> None:
+    for command in (("episodes", "--run", "nobody"), ("groups", "--task", "nothing"), ("keys",)):
+        ran = CliRunner().invoke(app, command, env={"HONE_DATA_DIR": str(folder)})
+        assert (ran.stdout, ran.stderr) == ("", "There are none.\n")
+        assert told(folder, *command) == []
 
 
 def test_a_table_is_not_cut_for_a_pipe_and_obeys_nobody(folder: Path) -> None:
@@ -73,16 +81,16 @@ def test_a_table_is_not_cut_for_a_pipe_and_obeys_nobody(folder: Path) -> None:
     head, _, *rows = table.splitlines()
     assert head.split() == [
         "episode_id",
-        "run",
-        "state",
-        "status",
         "reward",
+        "status",
+        "state",
         "num_calls",
         "versions",
+        "run",
         "created",
         "task",
     ]
-    assert rows[0].split()[:3] == ["ep-open", "r", "open"]
+    assert rows[0].split()[:4] == ["ep-open", "-", "-", "open"]
     assert rows[0].endswith("·[31mred·")
     assert "\x1b" not in table
     assert visible("a\tb\u202e") == "a·b·"
@@ -96,6 +104,7 @@ def test_one_episode_is_told_with_its_calls_rewards_and_exclusions(folder: Path)
     assert page.index("chatcmpl-ep-00000001-0") < page.index("chatcmpl-ep-00000001-2")
     assert "solver@1  main" in page
     assert "Rewards" in page
+    assert "reward         0\n" in hone(folder, "episodes", "show", "ep-00000000")
     with pytest.raises(NotFound):
         hone(folder, "episodes", "show", "ep-00000001", "--tenant", "acme")
     with pytest.raises(SettingsError, match="is no data folder"):
@@ -150,7 +159,9 @@ async def test_an_open_episode_is_read_and_a_policy_rolled_back_beside_a_gateway
         await run("policies", "rollback", "solver", "1", HONE_BASE_URL=gateway.url)
     with pytest.raises(HoneError, match="No gateway answers"):
         await run("policies", "rollback", "solver", "1", HONE_BASE_URL="http://127.0.0.1:9", **key)
-    (release,) = await run("policies", "release", "solver", HONE_BASE_URL=gateway.url, **key)
+    elsewhere = {"HONE_DATA_DIR": str(folder), "HONE_BASE_URL": gateway.url, **key}  # it names no policy
+    asked = ("policies", "release", "solver")
+    (release,) = await asyncio.to_thread(told, folder, *asked, **elsewhere)
     assert (release["stable"], release["canary"]) == (1, None)
     (shadow,) = await run("policies", "shadow", "solver", "1", "--share", "5", HONE_BASE_URL=gateway.url, **key)
     assert shadow == {"policy": "solver", "version": 1, "share": 5.0}
@@ -175,6 +186,7 @@ def test_an_export_may_be_a_folder_of_parts_and_says_what_it_needs(
     for arguments, match in (
         (("--as", "sft", "--only-correct"), "needs --threshold"),
         (("--format", "csv"), "jsonl or parquet"),
+        (("--as", "sft", "--threshold", "nan"), "finite"),
         (("--as", "episodes", "--format", "parquet"), "as JSONL"),
     ):
         with pytest.raises(HoneError, match=match):
