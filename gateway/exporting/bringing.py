@@ -63,7 +63,8 @@ async def _bring_one(ledger: SqlLedger, whole: WholeEpisode, path: Path) -> bool
         return True
     here = await ledger.whole_episodes(tenant, [episode_id])
     if not here or not await asyncio.to_thread(is_same, here[0], whole):
-        raise Conflict(f"Episode {episode_id} is here already, and is another one.", param="episode_id")
+        where = f" in run {here[0].run.run}" if here else ""
+        raise Conflict(f"Episode {episode_id} is here already{where}, and is another one.", param="episode_id")
     return False
 
 

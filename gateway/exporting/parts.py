@@ -12,18 +12,22 @@ import fcntl
 import os
 import shutil
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from tracker.errors import BadRequest, Conflict
+from tracker.errors import BadRequest, Conflict, HoneError
 from tracker.types import Record
 
 STATE: Final = ".state.json"
 LOCK: Final = ".lock"
 WHOLE: Final = "whole"
+
+
+class Unwritten(HoneError):
+    """A file could not be written: there is no room, or no right to."""
 
 
 class Format(Protocol):
@@ -61,6 +65,8 @@ class Parts:
     """The parts of one export."""
 
     def __init__(self, out: Path, form: Format, *, is_folder: bool) -> None:
+        if not out.name:
+            raise BadRequest(f"{out} is no name of a file: give --out one.")
         self._out = out
         self._format = form
         self._is_folder = is_folder
@@ -69,43 +75,62 @@ class Parts:
 
     @contextmanager
     def opened(self, asked: str) -> Generator[State]:
-        """Begin, or go on. Raises `BadRequest` if something else stands there, `Conflict` if someone works on it."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with (self._folder / LOCK).open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise Conflict(f"Another process is writing {self._out}.") from error
-            self.state = self._read(asked)
-            self._refuse_other()
-            known = {self._part(number) for number in range(self.state.num_parts)}
-            for stray in set(self._folder.glob(f"part-*.{self._format.suffix}")) - known:
-                stray.unlink()
+        """Begin, or go on. Raises `BadRequest` if something else stands there, `Conflict` if someone works on it, and,
+        as all that writes, `Unwritten`."""
+        with ExitStack() as stack:
+            with self._writing():
+                if not self._folder.exists():
+                    self._refuse_other()
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                lock = stack.enter_context((self._folder / LOCK).open("w"))
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    raise Conflict(f"Another process is writing {self._out}.") from error
+                self.state = self._read(asked)
+                self._refuse_other()
+                known = {self._part(number) for number in range(self.state.num_parts)}
+                for stray in set(self._folder.glob(f"part-*.{self._format.suffix}")) - known:
+                    stray.unlink()
             yield self.state
 
     def add(self, rows: Sequence[dict[str, Any]], state: State) -> None:
         """Write a part, and where to go on behind it; no part for no rows."""
-        if rows:
-            aside = self._folder / f".part.{os.getpid()}"
-            self._format.write(aside, rows, is_text=bool(state.is_text))
-            _settle(aside, self._part(self.state.num_parts))
-            state = msgspec.structs.replace(state, num_parts=state.num_parts + 1)
-        self._put(state)
+        with self._writing():
+            if rows:
+                aside = self._folder / f".part.{os.getpid()}"
+                self._format.write(aside, rows, is_text=bool(state.is_text))
+                _settle(aside, self._part(self.state.num_parts))
+                state = msgspec.structs.replace(state, num_parts=state.num_parts + 1)
+            self._put(state)
 
     def finish(self) -> None:
         """Have the parts become what was asked for."""
-        parts = [self._part(number) for number in range(self.state.num_parts)]
-        if not self._is_folder:
+        with self._writing():
+            if self._is_folder:
+                self._folder.chmod(0o755)
+                self._folder.replace(self._out)
+                for name in (STATE, LOCK):
+                    (self._out / name).unlink()
+                return
             whole = self._folder / WHOLE
-            self._format.join(parts, whole)
+            self._format.join([self._part(number) for number in range(self.state.num_parts)], whole)
             _settle(whole, self._out)
             (self._folder / STATE).unlink()
             shutil.rmtree(self._folder)
-            return
-        self._folder.chmod(0o755)
-        self._folder.replace(self._out)
-        for name in (STATE, LOCK):
-            (self._out / name).unlink()
+
+    @contextmanager
+    def _writing(self) -> Generator[None]:
+        """Have an error of the disk say what of the export is there."""
+        try:
+            yield
+        except OSError as error:
+            why = error.strerror or error
+            if not (self._folder / STATE).exists():
+                shutil.rmtree(self._folder, ignore_errors=True)
+                raise Unwritten(f"{self._out} cannot be written: {why}.") from error
+            told = f"{self._out} could not be written to its end: {why}."
+            raise Unwritten(f"{told} The same command goes on from what is in {self._folder}.") from error
 
     def _read(self, asked: str) -> State:
         path = self._folder / STATE

@@ -50,14 +50,16 @@ async def replay(stores: StoreSettings, play: Play, env: Mapping[str, str], cwd:
         async with hosted(door, listener, Path(folder) / "log"):
             _say(console, f"{recordings.num_recorded} recorded answers at {url}")
             status = await (
-                _run(play, agent_env(env, url, KEY), cwd, door) if play.command else _wait(door, url, console)
+                _run(console, play, agent_env(env, url, KEY), cwd, door) if play.command else _wait(door, url, console)
             )
     return _told(console, recordings, door, status, strict=play.strict)
 
 
-async def _run(play: Play, env: Mapping[str, str], cwd: Path, door: ReplayDoor) -> int:
+async def _run(console: Console, play: Play, env: Mapping[str, str], cwd: Path, door: ReplayDoor) -> int:
     command = AgentCommand(argv=play.command, timeout_s=play.timeout_s)
     ended = await run_agent(command, env, cwd, stop=door.failed)
+    if ended.timeout_s is not None:
+        _say(console, f"the command was ended after {ended.timeout_s:g} s")
     return 128 - ended.status if ended.status < 0 else ended.status
 
 

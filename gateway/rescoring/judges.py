@@ -15,6 +15,7 @@ import re
 import shlex
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
@@ -58,10 +59,18 @@ class FunctionJudge:
         self._function = function
 
     async def score(self, episode: Json) -> float | None:
-        """What the function gives."""
-        if inspect.iscoroutinefunction(self._function):
-            return score_of(await self._function(episode), episode)
-        return score_of(await asyncio.to_thread(self._function, episode), episode)
+        """What the function gives. Whatever it raises is a `BadRequest` that says of which episode, and where."""
+        try:
+            if inspect.iscoroutinefunction(self._function):
+                value = await self._function(episode)
+            else:
+                value = await asyncio.to_thread(self._function, episode)
+        except Exception as error:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            raised = "".join(traceback.format_exception_only(error)).strip()
+            place = f"{frame.filename}, line {frame.lineno}"
+            raise BadRequest(f"{_named(episode)}: the judge raised {raised} ({place}).") from error
+        return score_of(value, episode)
 
     async def close(self) -> None:
         """Nothing was opened."""
@@ -133,9 +142,12 @@ def score_of(value: object, episode: Mapping[str, Any]) -> float | None:
     raise _no_score(episode, repr(cast("object", value))[:200])
 
 
+def _named(episode: Mapping[str, Any]) -> str:
+    return f"Episode {episode.get('episode_id')}"
+
+
 def _no_score(episode: Mapping[str, Any], told: str) -> BadRequest:
-    named = f"Episode {episode.get('episode_id')}"
-    return BadRequest(f"{named}: the judge answered {told}; a score is a finite number, true, false or null.")
+    return BadRequest(f"{_named(episode)}: the judge answered {told}; a score is a finite number, true, false or null.")
 
 
 def _function(named: str, cwd: Path) -> Callable[[Json], Any]:

@@ -24,7 +24,7 @@ from gateway.rescoring.effect import Change, Effect, effect_on, rank_correlation
 from gateway.rescoring.judges import Judge, open_judge
 from gateway.rescoring.told import told_of
 from tracker.clock import SystemClock
-from tracker.errors import CorruptRecord, NotFound
+from tracker.errors import Conflict, CorruptRecord, NotFound
 from tracker.ledger import SqlLedger
 from tracker.settings import StoreSettings
 from tracker.types import EpisodeState, Group, Record, Reward
@@ -225,6 +225,11 @@ async def _apply(ledger: SqlLedger, asked: Rescoring, scores: dict[str, float | 
             stored, is_new = await ledger.add_reward(asked.tenant, *named)
         except NotFound:
             continue  # it was deleted since it was judged
+        except Conflict as error:
+            told = (
+                f"Episode {episode_id} has another score under the name {asked.name!r}: give this one its own --name."
+            )
+            raise Conflict(told) from error
         num_posted += is_new
         num_late += stored.late
     told = {"name": asked.name, "judge": asked.judge[:MAX_SOURCE], "posted": num_posted}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import sys
 from pathlib import Path
@@ -47,6 +48,8 @@ def export_run(  # noqa: PLR0913 - a command's options are its arguments
         raise BadRequest(f"--format is {' or '.join(FORMATS)}, not {file_format!r}.")
     if only_correct and threshold is None:
         raise BadRequest("--only-correct needs --threshold: from which reward on is an attempt correct?")
+    if not (math.isfinite(margin) and math.isfinite(threshold or 0)):
+        raise BadRequest("--threshold and --margin are finite numbers.")
     if file_format == PARQUET:
         columns(form)
     wanted = Wanted(form=form, policy=policy, role=role, threshold=threshold, only_correct=only_correct, margin=margin)

@@ -36,6 +36,8 @@ def rescore_run(  # noqa: PLR0913 - a command's options are its arguments
     """Have a judge score stored episodes, and see how many advantages would change sign; --apply posts the scores."""
     if activate and not apply:
         raise BadRequest("--activate goes with --apply.")
+    if not name.strip():
+        raise BadRequest("--name: give the new reward a name.")
     if not math.isfinite(weight) or (activate and weight == 0):
         raise BadRequest("--weight: write a number other than 0.")
     asked = Rescoring(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +21,7 @@ from msgspec.structs import replace
 
 from gateway.exporting.carried import is_same, line_of, whole_of
 from gateway.exporting.jsonl import JsonLines
-from gateway.exporting.parts import Parts, State
+from gateway.exporting.parts import Parts, State, Unwritten
 from tests.fakes.archived import episode, fill
 from tests.tracker.call_strategies import episodes
 from tracker.clock import SystemClock
@@ -61,6 +64,44 @@ def test_whoever_is_stopped_between_any_two_parts_goes_on_without_gap_or_double(
     assert written == [number for page in pages for number in page]
     assert last.state.num_rows == len(written)
     assert not (folder / "out.jsonl.partial").exists()
+
+
+class Full(JsonLines):
+    """A disk that takes no more."""
+
+    def write(self, path: Path, rows: Sequence[dict[str, Any]], *, is_text: bool) -> None:
+        super().write(path, rows[:1], is_text=is_text)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_is_told_and_what_it_took_is_gone_on_from(tmp_path: Path) -> None:
+    full = Parts(tmp_path / "out.jsonl", Full(), is_folder=False)
+    first, second = State(asked="asked", cursor="1"), State(asked="asked", is_through=True, num_parts=1)
+    with pytest.raises(Unwritten, match=r"cannot be written: No space left"), full.opened("asked"):
+        full.add([{"n": 1}, {"n": 2}], first)
+    assert list(tmp_path.iterdir()) == []
+    writer = parts(tmp_path)
+    with writer.opened("asked"):
+        writer.add([{"n": 1}], first)
+    goes_on = r"The same command goes on from what is in .*out\.jsonl\.partial"
+    with pytest.raises(Unwritten, match=goes_on), full.opened("asked"):
+        full.add([{"n": 2}], second)
+    with writer.opened("asked") as state:
+        assert state.cursor == "1"
+        writer.add([{"n": 2}], second)
+        writer.finish()
+    assert (tmp_path / "out.jsonl").read_text() == '{"n":1}\n{"n":2}\n'
+
+
+def test_what_cannot_be_written_or_is_there_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "out.jsonl").write_text("mine")
+    with pytest.raises(BadRequest, match="is there already"), parts(tmp_path).opened("asked"):
+        pass
+    with pytest.raises(Unwritten, match="cannot be written: Not a directory"), parts(tmp_path / "out.jsonl").opened(""):
+        pass
+    with pytest.raises(BadRequest, match="no name of a file"):
+        Parts(Path("/"), JsonLines(), is_folder=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
 
 
 def test_other_options_and_a_second_writer_are_refused(tmp_path: Path) -> None:

@@ -35,6 +35,9 @@ FUNCTION = """
 def worse(episode):
     return -episode["reward"]
 
+def raising(episode):
+    return {}["score"]
+
 async def failing(episode):
     return "good" if episode["episode_id"] == "ep-00000003" else 1
 """
@@ -142,6 +145,8 @@ async def test_a_command_judges_each_episode_once_whatever_stops_it(stores: Stor
 async def test_what_is_no_score_ends_the_work_with_the_episode_s_name(stores: StoreSettings) -> None:
     with pytest.raises(BadRequest, match=r"ep-00000003.*'good'"):
         await rescored(stores, "my_judges:failing")
+    with pytest.raises(BadRequest, match=r"ep-\d+: the judge raised KeyError: 'score' \(.*my_judges.py, line 6\)"):
+        await rescored(stores, "my_judges:raising")
     with pytest.raises(BadRequest, match=r'judge answered \{"; a score'):
         await rescored(stores, f"{sys.executable} -c 'print(input()[:1] + chr(34))'")
     with pytest.raises(SettingsError, match="cannot be imported"):
@@ -151,6 +156,8 @@ async def test_what_is_no_score_ends_the_work_with_the_episode_s_name(stores: St
     nulls = await rescored(stores, f"{sys.executable} judge.py null", applies=True)
     assert nulls.effect.num_changed == 0
     assert (await rewards(stores, "ep-00000002"))[1] == 0.5
+    with pytest.raises(Conflict, match="has another score under the name 'new'"):
+        await rescored(stores, f"{sys.executable} judge.py 1", applies=True)
 
 
 @given(st.lists(st.floats(-5, 5), min_size=2, max_size=6), st.floats(0.1, 10))
