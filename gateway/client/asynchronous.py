@@ -15,7 +15,7 @@ import httpx
 from gateway.client.episodes import AsyncEpisode, EpisodeFields, RewardFields
 from gateway.client.finding import find_access
 from gateway.client.rest import Client
-from gateway.client.rollout import AsyncAgent, Attempt, Rollout, RolloutFields, named, plan_of
+from gateway.client.rollout import AsyncAgent, Attempt, Rollout, RolloutFields, bar_of, named, planned, tell
 from gateway.client.views import (
     BatchView,
     EngineView,
@@ -175,15 +175,13 @@ class AsyncHone:
     async def _attempts(
         self, tasks: Iterable[T], agent: AsyncAgent[T], name: Callable[[T], str], fields: RolloutFields
     ) -> AsyncGenerator[Attempt[T]]:
-        size = fields.get("group_size") or await self._group_size(fields.get("run", DEFAULT))
-        attempts = Rollout(self.client, agent, plan_of(fields, size)).attempts(tasks, name)
+        plan = await planned(self.client, fields)
+        attempts = Rollout(self.client, agent, plan).attempts(tasks, name)
         async with aclosing(attempts):
-            async for attempt in attempts:
-                yield attempt
-
-    async def _group_size(self, run: str) -> int:
-        settings = await self.run(run)
-        return settings.group_size if settings.mode == "train" else 1
+            with bar_of(tasks, plan) as bar:
+                async for attempt in attempts:
+                    tell(bar, attempt)
+                    yield attempt
 
     async def _each(self, kind: type[RecordT], path: str, **query: str | None) -> AsyncGenerator[RecordT]:
         async for item in self.client.pages(path, **query):

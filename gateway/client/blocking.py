@@ -9,7 +9,8 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
+from contextlib import closing
 from typing import Any, Self, TypeVar, Unpack
 
 import httpx
@@ -17,7 +18,7 @@ import httpx
 from gateway.client.asynchronous import LOOK_S, AsyncHone
 from gateway.client.episodes import AsyncEpisode, Episode, EpisodeFields, RewardFields
 from gateway.client.portal import Portal
-from gateway.client.rollout import CONCURRENCY, Attempt, RolloutFields, named
+from gateway.client.rollout import Attempt, Rollout, RolloutFields, bar_of, named, planned, tell
 from gateway.client.views import (
     BatchView,
     EngineView,
@@ -67,7 +68,7 @@ class Hone:
 
     def episode(self, task: str, **fields: Unpack[EpisodeFields]) -> Episode:
         """One attempt at a task: `with hone.episode(task) as episode:`."""
-        return Episode(self._portal, self._hone.episode(task, **fields))
+        return Episode(self._portal, self._hone.episode(task, **fields), self)
 
     def rollout(
         self,
@@ -121,17 +122,17 @@ class Hone:
 
     def batches(self, policy: str | None = None) -> Iterator[BatchView]:
         """What was trained, newest first."""
-        return self._portal.each(self._hone.batches(policy))
+        return self._portal.each(self._hone.batches(policy), self)
 
     def groups(self, *, run: str | None = None, task: str | None = None) -> Iterator[GroupView]:
         """Groups, newest first."""
-        return self._portal.each(self._hone.groups(run=run, task=task))
+        return self._portal.each(self._hone.groups(run=run, task=task), self)
 
     def episodes(
         self, *, run: str | None = None, task: str | None = None, status: EpisodeStatus | str | None = None
     ) -> Iterator[EpisodeView]:
         """Episodes, newest first."""
-        return self._portal.each(self._hone.episodes(run=run, task=task, status=status))
+        return self._portal.each(self._hone.episodes(run=run, task=task, status=status), self)
 
     def get_episode(self, episode_id: str) -> EpisodeView:
         """One episode in numbers, as it stands."""
@@ -156,16 +157,38 @@ class Hone:
     def _attempts(
         self, tasks: Iterable[T], agent: Agent[T], name: Callable[[T], str], fields: RolloutFields
     ) -> Iterator[Attempt[T]]:
-        threads = ThreadPoolExecutor(fields.get("concurrency", CONCURRENCY), "hone-agent")
-
         async def in_thread(episode: AsyncEpisode, item: T) -> float | None:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(threads, agent, Episode(self._portal, episode), item)
+            played: Future[float | None] = Future()
+            told = (played, agent, Episode(self._portal, episode, self), item)
+            threading.Thread(target=_play, args=told, name="hone-agent", daemon=True).start()
+            return await asyncio.wrap_future(played)
 
-        try:
-            yield from self._portal.each(self._hone.rollout(tasks, in_thread, name=name, **fields))
-        finally:
-            threads.shutdown(wait=False, cancel_futures=True)
+        client = self._hone.client
+        plan = self._portal.call(planned(client, fields))
+        attempts = self._portal.each(Rollout(client, in_thread, plan).attempts(tasks, name), self)
+        with closing(attempts), bar_of(tasks, plan) as bar:
+            for attempt in attempts:
+                tell(bar, attempt)
+                yield attempt
+
+
+def _play(played: Future[float | None], agent: Agent[T], episode: Episode, item: T) -> None:
+    """Have the agent play, in a thread that is not waited for when the program ends: it may be deep in a long call.
+
+    Whatever it raises is the end of its attempt, also what no future carries (`StopIteration`, as in PEP 479) and what
+    would end the client's own loop (`sys.exit` in a thread ends no program either).
+    """
+    played.set_running_or_notify_cancel()
+    try:
+        value = agent(episode, item)
+    except BaseException as error:  # noqa: BLE001 - it is told, whatever it is
+        if not isinstance(error, Exception) or isinstance(error, StopIteration):
+            wrapped = RuntimeError(f"The agent raised {error!r}.")
+            wrapped.__cause__ = error
+            error = wrapped
+        played.set_exception(error)
+    else:
+        played.set_result(value)
 
 
 def _close(portal: Portal, hone: AsyncHone) -> None:

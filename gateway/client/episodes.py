@@ -133,9 +133,11 @@ class AsyncEpisode:
 class Episode:
     """An episode; open between `with` and the end of its block. May be used in any thread."""
 
-    def __init__(self, portal: Portal, episode: AsyncEpisode) -> None:
+    def __init__(self, portal: Portal, episode: AsyncEpisode, owner: object) -> None:
         self._portal = portal
         self._episode = episode
+        self._owner = owner
+        """The client, which closes when it is let go: not before its episodes are."""
         self.task = episode.task
 
     @property

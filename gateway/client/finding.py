@@ -45,10 +45,11 @@ def _root(given: str | None, env: Mapping[str, str]) -> str:
 
 
 def _keys(api_key: str | None, data_dir: Path | None, env: Mapping[str, str]) -> str | dict[Scope, str]:
-    if api_key:
-        return api_key
-    if data_dir is None and env.get("HONE_API_KEY"):
-        return env["HONE_API_KEY"]
+    if given := api_key or (env.get("HONE_API_KEY") if data_dir is None else None):
+        key = given.strip()
+        if not (key.isascii() and key.isprintable() and key):
+            raise SettingsError("What was given as the key for the gateway is none: one is plain letters and digits.")
+        return key
     path = (data_dir or Path(env.get("HONE_DATA_DIR") or DATA_DIR)) / KEYS_FILE
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[Scope, str])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Generator
 from concurrent.futures import CancelledError, Future, wait
 from functools import partial
 from typing import Any, Final, TypeVar, cast
@@ -70,14 +70,15 @@ class Portal:
         else:
             asked.set_exception(error)
 
-    def each(self, items: AsyncGenerator[T]) -> Iterator[T]:
-        """Go through a generator in the loop; it is closed when this one is."""
+    def each(self, items: AsyncGenerator[T], owner: object) -> Generator[T]:
+        """Go through a generator in the loop; it is closed when this one is, and `owner` is not let go before."""
         try:
             while (item := self.call(_next(items))) is not END:
                 yield cast("T", item)
         finally:
             if self._is_open and not self.is_inside:  # nor where the collector, in whatever thread, lets it go
                 self.call(_close(items))
+            del owner
 
     def close(self) -> None:
         """End what still runs, and the thread."""

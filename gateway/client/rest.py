@@ -2,14 +2,17 @@
 
 A refused connection, a 429 and a 503 are waited out for a while, since a gateway that restarts or is busy refuses work
 rather than losing it: as long as `Retry-After` says, where it does. One that waits for the trainer is given the time of
-long steps. A wait that would be longer than the patience is not begun. Everything that is sent twice for it is sent
-under an idempotency key, or is the same when it is done twice. Model calls are not made here: that is the agent's part,
-with whatever client it likes.
+long steps. A wait that would be longer than the patience is not begun, and one that is begun is logged as a warning,
+which Python shows where no logging is set up. Everything that is sent twice for it is sent under an idempotency key, or
+is the same when it is done twice. Model calls are not made here: that is the agent's part, with whatever client it
+likes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
@@ -49,6 +52,7 @@ KINDS: Final[Mapping[int, type[HoneError]]] = {
 }
 
 Json = dict[str, Any]
+LOG: Final = logging.getLogger("hone.client")
 
 
 class Client:
@@ -58,6 +62,9 @@ class Client:
         self, base_url: str, api_key: str | Mapping[Scope, str], *, transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
         self._keys = dict.fromkeys(Scope, api_key) if isinstance(api_key, str) else api_key
+        self._told_of: set[str] = set()
+        """For what requests wait at the moment: it is told once, however many do. For the trainer they may do so often,
+        and that is told once for all."""
         self._http = httpx.AsyncClient(base_url=base_url, timeout=REQUEST_S, transport=transport)
 
     async def __aenter__(self) -> Self:
@@ -140,6 +147,10 @@ class Client:
                 return
 
     async def _reward(self, fields: Json, value: float | None, idempotency_key: str | None) -> Json:
+        if isinstance(value, float) and not math.isfinite(value):
+            raise BadRequest(
+                f"A reward is a finite number, or None for what cannot be scored, not {value}.", param="reward"
+            )
         body = {**fields, "reward": value, "idempotency_key": idempotency_key or uuid.uuid4().hex}
         return await self._request(Scope.REWARD, "POST", "/v1/reward", body)
 
@@ -159,11 +170,15 @@ class Client:
                 refused, patience_s, pause_s = Unavailable(told), PATIENCE_S, RETRY_S
             else:
                 if answer.is_success:
+                    self._told_of &= {TOO_STALE}
                     return _parsed(answer)
                 refused = error_of(answer)
                 patience_s, pause_s = _patience(answer)
             if time.monotonic() - started + pause_s > patience_s:
                 raise refused
+            if refused.code not in self._told_of:
+                LOG.warning("%s It is tried again for up to %d s.", refused.message, patience_s)
+            self._told_of.add(refused.code)
             await asyncio.sleep(pause_s)
 
     def _key(self, scope: Scope) -> str:

@@ -20,8 +20,9 @@ import msgspec
 from gateway.client.episodes import AsyncEpisode, EpisodeFields
 from gateway.client.progress import Bar
 from gateway.client.rest import Client
+from gateway.client.views import read_as
 from tracker.errors import BadRequest
-from tracker.types import EpisodeStatus, Record
+from tracker.types import DEFAULT, EpisodeStatus, Record, RunSettings
 
 T = TypeVar("T")
 CONCURRENCY: Final = 16
@@ -83,25 +84,23 @@ class Rollout(Generic[T]):
 
     async def attempts(self, items: Iterable[T], name: Callable[[T], str]) -> AsyncGenerator[Attempt[T]]:
         """Play them; attempts in the order in which they end."""
-        total = len(items) * self.plan.group_size if isinstance(items, Sized) else None
+        if isinstance(items, str):
+            raise TypeError(f"The tasks are one text: write [{items[:40]!r}], or each of its letters would be a task.")
         jobs = _jobs(items, name, self.plan.group_size)
         playing: set[asyncio.Task[Attempt[T]]] = set()
         ended: list[asyncio.Task[Attempt[T]]] = []
-        with Bar(total, is_wanted=self.plan.progress) as bar:
-            try:
-                while True:
-                    free = self.plan.concurrency - len(playing)
-                    playing |= {asyncio.create_task(self._attempt(job)) for job in itertools.islice(jobs, free)}
-                    while ended:
-                        attempt = ended.pop(0).result()
-                        bar.tell(attempt.reward, is_broken=attempt.error is not None)
-                        yield attempt
-                    if not playing:
-                        return
-                    done, playing = await asyncio.wait(playing, return_when=asyncio.FIRST_COMPLETED)
-                    ended += done
-            finally:
-                await _cancelled([*playing, *ended])
+        try:
+            while True:
+                free = self.plan.concurrency - len(playing)
+                playing |= {asyncio.create_task(self._attempt(job)) for job in itertools.islice(jobs, free)}
+                while ended:
+                    yield ended.pop(0).result()
+                if not playing:
+                    return
+                done, playing = await asyncio.wait(playing, return_when=asyncio.FIRST_COMPLETED)
+                ended += done
+        finally:
+            await _cancelled([*playing, *ended])
 
     async def _attempt(self, job: _Job[T]) -> Attempt[T]:
         """One attempt, again where it broke for what is nobody's doing."""
@@ -136,8 +135,12 @@ class Rollout(Generic[T]):
                 await episode.reward(value)
 
 
-def plan_of(fields: RolloutFields, group_size: int) -> Plan:
+async def planned(client: Client, fields: RolloutFields) -> Plan:
     """The plan that these fields ask for; raises `BadRequest` for one that cannot be played."""
+    group_size = fields.get("group_size")
+    if group_size is None:
+        run = read_as(RunSettings, await client.run(fields.get("run", DEFAULT)))
+        group_size = run.group_size if run.mode == "train" else 1
     plan = Plan(
         group_size=group_size,
         concurrency=fields.get("concurrency", CONCURRENCY),
@@ -148,6 +151,17 @@ def plan_of(fields: RolloutFields, group_size: int) -> Plan:
     if plan.concurrency < 1 or plan.group_size < 1 or plan.infra_retries < 0:
         raise BadRequest("A rollout has a concurrency and a group size of at least 1, and 0 or more infra_retries.")
     return plan
+
+
+def bar_of(items: Iterable[T], plan: Plan) -> Bar:
+    """A bar for these tasks, to be told by whoever goes through the attempts: in a notebook it shows in his cell."""
+    total = len(items) * plan.group_size if isinstance(items, Sized) else None
+    return Bar(total, is_wanted=plan.progress)
+
+
+def tell(bar: Bar, attempt: Attempt[Any]) -> None:
+    """One more attempt has ended."""
+    bar.tell(attempt.reward, is_broken=attempt.error is not None)
 
 
 def named(item: object) -> str:

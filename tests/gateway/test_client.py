@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import io
 import json
 import subprocess
@@ -250,7 +249,7 @@ async def test_no_more_episodes_are_played_at_a_time_than_was_said(driver: Drive
             now -= 1
         return 1.0
 
-    assert len(await driver.rollout("abcdef", play, group_size=1, concurrency=3)) == 6
+    assert len(await driver.rollout(list("abcdef"), play, group_size=1, concurrency=3)) == 6
     assert most == 3
 
 
@@ -337,10 +336,50 @@ async def test_a_task_that_is_no_text_needs_a_name(driver: Driver) -> None:
         await driver.rollout([{"id": 1}], lambda episode, item: 1.0, group_size=1)
 
 
+async def test_one_text_is_no_list_of_tasks(driver: Driver, gateway: Written) -> None:
+    with pytest.raises(TypeError, match=r"write \['Is the sky blue\?'\]"):
+        await driver.rollout("Is the sky blue?", lambda episode, item: 1.0, group_size=1)
+    assert gateway.opened == []
+
+
 @pytest.mark.parametrize("wrong", [{"concurrency": 0}, {"group_size": -1}, {"infra_retries": -1}])
 async def test_a_rollout_that_cannot_be_played_is_refused(driver: Driver, wrong: Json) -> None:
-    with pytest.raises((BadRequest, ValueError)):
+    with pytest.raises(BadRequest):
         await driver.rollout(["t"], lambda episode, item: 1.0, **{"group_size": 1, **wrong})
+
+
+async def test_a_reward_that_is_no_number_is_told_as_one(driver: Driver, gateway: Written) -> None:
+    (attempt,) = await driver.rollout(["t"], lambda episode, item: float("nan"), group_size=1)
+    assert (attempt.status, type(attempt.error)) == (EpisodeStatus.FAILED, BadRequest)
+    with pytest.raises(BadRequest, match="finite number, or None"):
+        await driver.ask("reward", "ep-1", float("inf"))
+    assert gateway.rewards == []
+
+
+@pytest.mark.parametrize("raised", [StopIteration(), SystemExit(3), KeyboardInterrupt()])
+async def test_what_no_future_carries_is_the_end_of_its_attempt_too(gateway: Written, raised: BaseException) -> None:
+    def play(episode: Any, item: str) -> float:
+        if item == "bad":
+            raise raised
+        return 1.0
+
+    with Hone(URL, "k", transport=httpx.MockTransport(gateway)) as hone:
+        attempts = await Driver(hone).rollout(["bad", "good"], play, group_size=1)
+    error = next(attempt.error for attempt in attempts if attempt.task == "bad")
+    assert isinstance(error, RuntimeError)
+    assert error.__cause__ is raised
+    assert sorted(gateway.finished.values()) == ["failed"]
+
+
+async def test_waiting_for_a_gateway_is_told_once(
+    driver: Driver, gateway: Written, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway.refusals = [refusal(503, **{"Retry-After": "0"}) for _ in range(3)]
+    await driver.ask("run")
+    gateway.refusals = [refusal(429, **{"Retry-After": "0"})]
+    await driver.ask("run")
+    told = "GET /v1/runs/default: what is wrong It is tried again for up to 60 s."
+    assert [record.message for record in caplog.records if record.name == "hone.client"] == [told, told]
 
 
 async def test_lists_are_read_page_after_page(driver: Driver, gateway: Written) -> None:
@@ -434,6 +473,15 @@ def test_a_client_that_is_closed_says_so_and_leaves_no_thread(gateway: Written) 
     assert threading.active_count() == before
 
 
+def test_what_a_client_gave_keeps_it_open(gateway: Written) -> None:
+    assert len(list(Hone(URL, "k", transport=httpx.MockTransport(gateway)).groups())) == 3
+    with Hone(URL, "k", transport=httpx.MockTransport(gateway)).episode("t") as episode:
+        assert episode.reward(1.0).ended
+    before = threading.active_count()
+    del episode
+    assert threading.active_count() == before - 1
+
+
 INTERRUPTED = """
 import os, signal, sys, threading, time
 import httpx
@@ -444,7 +492,7 @@ gateway, playing = Written(), threading.Semaphore(0)
 
 def agent(episode, task):
     playing.release()
-    time.sleep(0.3)
+    time.sleep(600)  # nobody waits for it
 
 def interrupt():
     for _ in range(4):
@@ -487,6 +535,9 @@ def test_no_key_and_no_address_that_is_one_are_refused_with_what_to_do(tmp_path:
         find_access(None, None, tmp_path, {})
     with pytest.raises(SettingsError, match="http://HOST:PORT"):
         find_access("gateway:8600", "k", None, {})
+    assert find_access("http://here", "from a file\n", None, {}).keys == "from a file"
+    with pytest.raises(SettingsError, match="is none"):
+        find_access("http://here", "schlüssel", None, {})
     (tmp_path / "keys.json").write_text("[]")
     with pytest.raises(SettingsError, match="cannot be read"):
         find_access(None, None, tmp_path, {})
@@ -538,14 +589,6 @@ def test_a_bar_is_shown_at_a_terminal_and_nowhere_else() -> None:
     assert "2/2" in shown(is_terminal=True)
     assert "reward 1.00, 1 broken" in shown(is_terminal=True)
     assert shown(is_terminal=False) == shown(is_terminal=True, is_wanted=False) == ""
-
-
-@pytest.mark.skipif(importlib.util.find_spec("ipywidgets") is not None, reason="ipywidgets is here: it would be shown")
-def test_a_notebook_without_widgets_has_no_bar_instead_of_one_for_each_attempt() -> None:
-    out = io.StringIO()
-    with Bar(2, is_wanted=True, console=Console(file=out, force_jupyter=True)) as bar:
-        bar.tell(1.0, is_broken=False)
-    assert out.getvalue() == ""
 
 
 def test_the_client_loads_no_server_store_or_model() -> None:
