@@ -6,13 +6,17 @@ import asyncio
 import hashlib
 import json
 import re
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import nbformat
 import pytest
+from nbclient import NotebookClient
+from nbformat import NotebookNode
 
 from gateway.client import AsyncHone, Attempt, Hone
 from gateway.client.views import EpisodeView
@@ -24,6 +28,8 @@ from tracker.types import EpisodeState, EpisodeStatus
 pytestmark = pytest.mark.slow
 PAGE = (ROOT / "docs" / "client.md").read_text()
 README = (ROOT / "README.md").read_text()
+EXAMPLES = ROOT / "examples"
+NOTEBOOK = EXAMPLES / "first_agent.ipynb"
 BLOCK = re.compile(r"```python\n(.*?)```\n", re.DOTALL)
 
 
@@ -42,7 +48,7 @@ async def published(gateway: GatewayProcess) -> None:
     (folder / "adapter_model.safetensors").write_bytes(weights)
     body = {"folder": folder.name, "digest": hashlib.sha256(weights).hexdigest()}
     answer = await gateway.send("POST", "/v1/policies/solver/versions", body)
-    assert answer.status == 201, answer.body
+    assert answer.status == 201, answer.raw
 
 
 async def test_every_block_of_the_page_and_the_readme_runs(gateway: GatewayProcess, tmp_path: Path) -> None:
@@ -78,6 +84,59 @@ async def test_the_example_of_an_evaluation_runs(gateway: GatewayProcess) -> Non
     assert [(episode.reward, episode.group_id, episode.versions) for episode in episodes] == [
         (0.0, None, {"solver": 0})
     ] * 16
+
+
+def test_the_notebook_is_its_script(tmp_path: Path) -> None:
+    script = tmp_path / "first_agent.py"
+    script.write_bytes((EXAMPLES / script.name).read_bytes())
+    subprocess.run([sys.executable, str(EXAMPLES / "as_notebook.py"), str(script)], check=True)
+    made = script.with_suffix(".ipynb").read_text()
+    assert made == NOTEBOOK.read_text(), "python examples/as_notebook.py examples/first_agent.py"
+    nbformat.validate(nbformat.reads(made, 4))
+
+
+async def executed(notebook: NotebookNode, gateway: GatewayProcess, folder: Path) -> list[str]:
+    """What each cell of code shows in the end, run by a kernel of its own as a notebook runs it."""
+    env = {**environment({}), "HONE_BASE_URL": gateway.url, "HONE_API_KEY": gateway.operator_key, "HOME": str(folder)}
+    client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(folder)}})
+    await client.async_execute(env=env)
+    return [shown(cell) for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def shown(cell: NotebookNode) -> str:
+    return "".join(output["text"] if "text" in output else output["data"]["text/plain"] for output in cell.outputs)
+
+
+async def test_the_notebook_runs(gateway: GatewayProcess, tmp_path: Path) -> None:
+    running = asyncio.create_task(executed(nbformat.read(NOTEBOOK, 4), gateway, tmp_path))
+    async with AsyncHone(gateway.url, gateway.operator_key) as hone, asyncio.timeout(240):
+        while not running.done() and len([group async for group in hone.groups(run="first-agent")]) < 3:
+            await asyncio.sleep(0.05)
+        await until_archived(hone, "first-agent")
+        await published(gateway)
+        begun, _, played, compared, waited, told, _ = await running
+    assert begun == "solver is at version 0\n"
+    assert re.fullmatch(r"episodes 12/12, \d+ s, reward \d\.\d\d12 attempts\n", played)
+    assert len(re.findall(r"\[[01]\.\d(, [01]\.\d){3}\]\n", compared)) == 3
+    assert re.fullmatch(r"episodes 12/12, \d+ s, reward \d\.\d\d", waited)
+    assert re.match(r"version 0: reward \d\.\d\d of 12 episodes\n", told)
+
+
+async def test_a_bar_is_one_output_of_the_cell_that_plays(gateway: GatewayProcess, tmp_path: Path) -> None:
+    cells = [
+        "from gateway.client import AsyncHone, Hone\nhone = Hone()\nhone.create_run('bars', mode='eval')",
+        "for attempt in hone.rollout(['a', 'b', 'c'], lambda episode, task: 0.5, run='bars'):\n    print(attempt.task)",
+        "async def agent(episode, task):\n    raise ValueError\n"
+        "asked = AsyncHone().rollout(iter(['d', 'e']), agent, run='bars')\n"
+        "[attempt.reward async for attempt in asked]",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    opened, blocking, asynchronous = await executed(notebook, gateway, tmp_path)
+    assert opened.startswith("RunSettings(")
+    assert re.fullmatch(r"episodes 3/3, \d+ s, reward 0\.50[abc\n]{6}", blocking)
+    assert re.fullmatch(r"episodes 2, \d s, 2 broken\[None, None\]", asynchronous)
+    drawn = notebook.cells[1].outputs[0]["data"]["text/html"]
+    assert drawn.startswith('<progress value="3" max="3"></progress> episodes 3/3')
 
 
 async def until_archived(hone: AsyncHone, run: str) -> list[EpisodeView]:
