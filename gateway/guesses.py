@@ -13,9 +13,10 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import Final
 
 from gateway.addresses import address_of
+from gateway.windows import Windows, keep
 from tracker.clock import Clock
 from tracker.errors import TooManyRequests
 
@@ -31,8 +32,6 @@ UNKNOWN_MS: Final = 5_000
 MAX_KEPT: Final = 8_192
 """Digests and addresses that are remembered, each."""
 CODE: Final = "too_many_unknown_keys"
-ALL: Final = ""
-T = TypeVar("T")
 
 
 class Guess:
@@ -50,8 +49,8 @@ class Guesses:
         self._known: dict[str, None] = {}
         self._unknown: dict[str, int] = {}
         """digest -> when it was not there."""
-        self._wrong: dict[str, tuple[int, int]] = {}
-        """address -> when its window began, and unknown keys since."""
+        self._of_all = Windows(MAX_A_SECOND, 1_000, max_names=1)
+        self._of_address = Windows(MAX_OF_ADDRESS, WINDOW_MS, MAX_KEPT)
         self._num_looking = 0
 
     def is_known(self, digest: str) -> bool:
@@ -75,7 +74,7 @@ class Guesses:
         finally:
             self._num_looking -= 1
         if guess.is_known:
-            _keep(self._known, digest, None)
+            keep(self._known, digest, None, MAX_KEPT)
             self._unknown.pop(digest, None)
         elif guess.is_known is False:
             self._count(digest, network)
@@ -83,25 +82,20 @@ class Guesses:
     def _check(self, network: str | None) -> None:
         if self._num_looking >= MAX_AT_ONCE:
             raise _too_many("Too many keys that nobody has are tried", 1)
-        for name, most, window_ms in self._bounds(network):
-            began_ms, number = self._wrong.get(name, (0, 0))
-            left_ms = began_ms + window_ms - self._clock.now_ms()
-            if number >= most and 0 < left_ms <= window_ms:
-                whose = "in all" if name == ALL else "from this address"
-                raise _too_many(f"Too many keys that nobody has were tried {whose}", -(-left_ms // 1000))
+        for windows, name, whose in self._bounds(network):
+            if wait_ms := windows.wait_ms(name, self._clock.now_ms()):
+                raise _too_many(f"Too many keys that nobody has were tried {whose}", -(-wait_ms // 1000))
 
     def _count(self, digest: str, network: str | None) -> None:
         now_ms = self._clock.now_ms()
-        _keep(self._unknown, digest, now_ms)
-        for name, _, window_ms in self._bounds(network):
-            began_ms, number = self._wrong.get(name, (now_ms, 0))
-            if not 0 <= now_ms - began_ms < window_ms:
-                began_ms, number = now_ms, 0
-            _keep(self._wrong, name, (began_ms, number + 1))
+        keep(self._unknown, digest, now_ms, MAX_KEPT)
+        for windows, name, _ in self._bounds(network):
+            windows.add(name, now_ms)
 
-    def _bounds(self, network: str | None) -> list[tuple[str, int, int]]:
-        of_all = (ALL, MAX_A_SECOND, 1_000)
-        return [of_all] if network is None else [of_all, (network, MAX_OF_ADDRESS, WINDOW_MS)]
+    def _bounds(self, network: str | None) -> list[tuple[Windows, str, str]]:
+        """What counts there, under which name, and whose that is."""
+        of_all = (self._of_all, "", "in all")
+        return [of_all] if network is None else [of_all, (self._of_address, network, "from this address")]
 
 
 def network_of(address: str) -> str:
@@ -114,14 +108,6 @@ def network_of(address: str) -> str:
     if isinstance(known, ipaddress.IPv6Address):
         return str(ipaddress.IPv6Network((int(known) >> 64 << 64, 64)).network_address)
     return str(known or address)
-
-
-def _keep(kept: dict[str, T], name: str, value: T) -> None:
-    """Remember, and forget what was told longest ago where there are too many."""
-    kept.pop(name, None)
-    kept[name] = value
-    if len(kept) > MAX_KEPT:
-        del kept[next(iter(kept))]
 
 
 def _too_many(told: str, wait_s: int) -> TooManyRequests:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from gateway.windows import Windows
 from tracker.types import Scope
 
 MAX_A_MINUTE: Final = 60
@@ -47,18 +48,11 @@ class RefusedActs:
     """How many refusals of each tenant were written down in this minute."""
 
     def __init__(self) -> None:
-        self._told: dict[str, tuple[int, int]] = {}
-        """tenant -> when its minute began, and how many since."""
+        self._told = Windows(MAX_A_MINUTE, WINDOW_MS, MAX_TENANTS)
 
     def is_told(self, tenant: str, now_ms: int) -> bool:
         """Count one more; whether it is written down."""
-        began_ms, number = self._told.pop(tenant, (now_ms, 0))
-        if not 0 <= now_ms - began_ms < WINDOW_MS:
-            began_ms, number = now_ms, 0
-        self._told[tenant] = (began_ms, number + 1)
-        if len(self._told) > MAX_TENANTS:
-            del self._told[next(iter(self._told))]
-        return number < MAX_A_MINUTE
+        return self._told.add(tenant, now_ms)
 
 
 def act_named(method: str, route: str) -> str | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from gateway.guesses import network_of
+from gateway.windows import Windows
 from tracker.clock import Clock
 from tracker.errors import TooManyRequests
 
@@ -18,32 +20,18 @@ MAX_ADDRESSES: Final = 10_000
 
 
 class SignInLimiter:
-    """Failed attempts by address."""
+    """Failed attempts by address, those of one customer's IPv6 network together."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._failures: dict[str, tuple[int, int]] = {}
-        """address -> when its window began, and failures since."""
+        self._failures = Windows(MAX_FAILURES, WINDOW_MS, MAX_ADDRESSES)
 
     def check(self, address: str) -> None:
         """Raise `TooManyRequests` where this address has failed too often."""
-        began_ms, number = self._failures.get(address, (0, 0))
-        left_ms = began_ms + WINDOW_MS - self._clock.now_ms()
-        if number >= MAX_FAILURES and left_ms > 0:
-            wait_s = -(-left_ms // 1000)
+        if wait_ms := self._failures.wait_ms(network_of(address), self._clock.now_ms()):
+            wait_s = -(-wait_ms // 1000)
             raise TooManyRequests(f"Too many failed attempts. Try again in {wait_s} s.", retry_after_s=wait_s)
 
     def failed(self, address: str) -> None:
         """Count a failure."""
-        now_ms = self._clock.now_ms()
-        began_ms, number = self._failures.get(address, (now_ms, 0))
-        if began_ms + WINDOW_MS <= now_ms:
-            began_ms, number = now_ms, 0
-        if address not in self._failures and len(self._failures) >= MAX_ADDRESSES:
-            self._forget_old(now_ms)
-        self._failures[address] = (began_ms, number + 1)
-
-    def _forget_old(self, now_ms: int) -> None:
-        """Leave room: windows that are over, and where none is, all."""
-        kept = {at: seen for at, seen in self._failures.items() if seen[0] + WINDOW_MS > now_ms}
-        self._failures = kept if len(kept) < MAX_ADDRESSES else {}
+        self._failures.add(network_of(address), self._clock.now_ms())

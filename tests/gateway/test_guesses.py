@@ -125,6 +125,6 @@ def test_memory_is_bounded_and_a_key_that_was_found_last_is_still_known() -> Non
             guess.is_known = True
         clock.ms += 1_000
         wrong(guesses, f"bad{number}", f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
-    assert max(len(guesses._known), len(guesses._unknown), len(guesses._wrong)) == MAX_KEPT
+    assert max(len(guesses._known), len(guesses._unknown), len(guesses._of_address)) == MAX_KEPT
     assert guesses.is_known(f"good{MAX_KEPT + 99}")
     assert not guesses.is_known("good0")
