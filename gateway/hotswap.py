@@ -98,24 +98,26 @@ class HotSwap:
     async def rollback(self, policy: str, version: int, event: ReleaseEvent | None = None) -> Policy:
         """Go back to an earlier version: it is served first, then the epoch rises and everything later is withdrawn."""
         async with self._lock:
-            await self._row(policy)
+            active = (await self._row(policy)).active
+            if version > active:
+                await self._refuse_newer(policy, version, active)
             await self._serve_again(policy, version)
             row = await self._ledger.rollback(policy, version, event)
-            await self._route(policy)
+            await self._follow(policy)
             return row
 
     async def promote(self, policy: str, version: int, event: ReleaseEvent) -> Policy | None:
         """Give the version on trial to all; `None` if its trial has ended already. Engines serve it as it is."""
         async with self._lock:
             row = await self._ledger.promote(policy, version, event)
-            await self._route(policy)
+            await self._follow(policy)
             return row
 
     async def withdraw(self, policy: str, version: int, event: ReleaseEvent) -> Policy | None:
         """Take the version on trial from those that have it; `None` if its trial has ended already."""
         async with self._lock:
             row = await self._ledger.withdraw_trial(policy, version, event)
-            await self._route(policy)
+            await self._follow(policy)
             return row
 
     async def serve_shadow(self, policy: str, shadow: Shadow | None, event: ReleaseEvent) -> None:
@@ -251,6 +253,13 @@ class HotSwap:
                 await recognise(self._engines.api, url, serving.name, serving.probe)
             await self._ledger.put_version(msgspec.structs.replace(stored, state=VersionState.ACTIVE))
 
+    async def _refuse_newer(self, policy: str, version: int, active: int) -> None:
+        """Nobody goes back to a version on trial, or to one that waits: a trial ends by promotion or by loss."""
+        stored = await self._ledger.get_version(policy, version)
+        if stored.state is not VersionState.WITHDRAWN:
+            told = f"Version {version} of {policy} is newer than the active one, which is {active}"
+            raise Conflict(f"{told}: there is no way back to it.", param="version")
+
     async def _load_everywhere(self, serving: Serving) -> list[str]:
         """Every engine that is fit now serves the version; one that comes back later is brought up to date then."""
         urls = [state.url for state in self._engines.ready() if serving.policy in state.bases]
@@ -294,6 +303,16 @@ class HotSwap:
         )
         if before != wanted:
             await self._store.set_routing(policy, wanted)
+
+    async def _follow(self, policy: str) -> None:
+        """Route what was decided just now; where the episode store does not answer, the next round of `keep_up` does.
+
+        It stands in SQL by then: whoever asked must not be told that nothing was done.
+        """
+        try:
+            await self._route(policy)
+        except Unavailable as error:
+            LOG.warning("%s is routed as decided when the episode store answers: %s", policy, error.message)
 
     async def _live(self, policy: str) -> list[Serving]:
         """What every engine must serve: the active version, one on trial, a shadow, and those that episodes are pinned

@@ -14,8 +14,12 @@ from gateway.engine_api import EngineApi
 from gateway.settings import load
 from gateway.startup import open_services
 from tests.fakes.gateways import RunningGateway, running_gateway
+from tests.fakes.running import running_door
 from tests.fakes.scripted_engine import ScriptedEngine
-from tracker.errors import SettingsError
+from tracker.clock import SystemClock
+from tracker.errors import SettingsError, Unavailable
+from tracker.memory_store import MemoryStore
+from tracker.store import Routing
 
 pytestmark = pytest.mark.slow
 
@@ -169,6 +173,30 @@ async def test_a_rollback_withdraws_later_versions_and_refuses_their_epoch(gatew
     assert fresh.json()["version"] == 3
     assert (await gateway.admin.post("/v1/policies/solver/rollback", json={"version": 0})).json()["epoch"] == 2
     assert (await gateway.chat(await gateway.open())).headers["x-hone-version"] == "0"
+
+
+class Silent(MemoryStore):
+    """An episode store that does not answer for a while."""
+
+    is_away = False
+
+    async def get_routing(self, policy: str) -> Routing:
+        if self.is_away:
+            raise Unavailable("Redis cannot be reached.")
+        return await super().get_routing(policy)
+
+
+async def test_what_was_decided_while_the_episode_store_is_away_is_done_and_routed_later(
+    engine: ScriptedEngine, tmp_path: Path
+) -> None:
+    store = Silent(SystemClock())
+    async with running_door(engine, tmp_path, store=store) as door:
+        await store.set_routing("solver", Routing(active=7, oldest=5))
+        store.is_away = True
+        assert (await door.services.swap.rollback("solver", 0)).epoch == 1
+        store.is_away = False
+        await door.services.swap.keep_up()
+        assert (await store.get_routing("solver")).active == 0
 
 
 async def test_an_engine_that_lost_its_adapters_gets_them_back_before_calls(
