@@ -19,13 +19,18 @@ from msgspec.structs import replace
 from gateway.desk import open_ledger
 from tracker.adapters import read_adapters
 from tracker.errors import NotFound
+from tracker.evidence import Fault
 from tracker.manifests import versions_named
 from tracker.settings import StoreSettings
 from tracker.shares import Shares, total
 from tracker.store import Batches, Ledger
 from tracker.types import Batch, Record, Version
-from tracker.verification import DROPPED, Finding, Stored, verify, verify_across
+from tracker.verification import DROPPED, Across, Finding, Stored, verify
 
+LISTED = 200
+"""Steps of a policy that are listed at once, without their manifests."""
+AT_ONCE = 8
+"""Manifests that are held at once."""
 REPORTS = "step-*/report.json"
 """Where a trainer's checkpoint tells what its step was."""
 
@@ -81,7 +86,7 @@ async def verify_stored(ledger: Ledger, stored: Batches, stores: StoreSettings, 
     batches = await _chosen(ledger, stored, asked)
     findings: list[Finding] = []
     for policy in dict.fromkeys(batch.policy for batch in batches):
-        together = await asyncio.to_thread(verify_across, await stored.list_batches(policy=policy))
+        together = await _across(stored, policy, [batch for batch in batches if batch.policy == policy])
         versions = await ledger.list_versions(policy)
         reports = await asyncio.to_thread(_reports, stores.checkpoints_dir / policy)
         for batch in batches:
@@ -91,6 +96,23 @@ async def verify_stored(ledger: Ledger, stored: Batches, stores: StoreSettings, 
                 findings.append(replace(finding, faults=finding.faults + together.get(batch.batch_id, ())))
     skipped = None if asked.run is None else await stored.skipped_groups((asked.tenant, asked.run))
     return Answer(findings=tuple(findings), skipped_groups=skipped)
+
+
+async def _across(stored: Batches, policy: str, asked: Sequence[Batch]) -> dict[str, tuple[Fault, ...]]:
+    """What these batches show together with all of their policy, whose manifests are read a few at a time."""
+    batch_ids: list[str] = []
+    cursor: str | None = None
+    while True:
+        page, cursor = await stored.steps(policy, LISTED, cursor)
+        batch_ids += [step.batch_id for step in page]
+        if cursor is None:
+            break
+    across = await asyncio.to_thread(Across, asked)
+    batch_ids.reverse()
+    for start in range(0, len(batch_ids), AT_ONCE):
+        oldest_first = await stored.list_batches(batch_ids=batch_ids[start : start + AT_ONCE])
+        await asyncio.to_thread(across.tell, oldest_first)
+    return across.faults
 
 
 async def _chosen(ledger: Ledger, stored: Batches, asked: Asked) -> list[Batch]:

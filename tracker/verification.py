@@ -9,7 +9,7 @@ the gateway's command line, which also tells the findings.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -113,18 +113,40 @@ def verify(stored: Stored) -> Finding:
     )
 
 
-def verify_across(batches: Iterable[Batch]) -> dict[str, tuple[Fault, ...]]:
-    """batch_id -> faults that only several batches together show. Oldest first: the later one is at fault."""
-    steps: dict[tuple[str, int, int], str] = {}
-    spans: dict[tuple[str, SpanKey], str] = {}
-    faults: dict[str, tuple[Fault, ...]] = {}
-    for batch in batches:
-        if not Finding(batch=batch).is_trained_on:
-            continue
-        found = list(_again(batch, _spans_of(batch), steps, spans))
-        if found:
-            faults[batch.batch_id] = tuple(found)
-    return faults
+class Across:
+    """Finds what only several batches together show: a step that was taken twice, a token that was trained twice.
+
+    It is told of all batches of a policy, oldest first and as few at a time as one likes; the later one is at fault.
+    Of tokens it remembers those that the batches in question trained, so that one batch is checked in little memory.
+    """
+
+    def __init__(self, asked: Iterable[Batch]) -> None:
+        self.faults: dict[str, tuple[Fault, ...]] = {}
+        """By batch; of every batch that it was told of."""
+        self._asked = {
+            (batch.policy, span.key) for batch in asked if _is_trained_on(batch) for span in _spans_of(batch)
+        }
+        self._steps: dict[tuple[str, int, int], str] = {}
+        self._spans: dict[tuple[str, SpanKey], str] = {}
+
+    def tell(self, batches: Iterable[Batch]) -> None:
+        """Take in the next ones."""
+        for batch in batches:
+            if _is_trained_on(batch) and (found := tuple(self._again(batch))):
+                self.faults[batch.batch_id] = found
+
+    def _again(self, batch: Batch) -> Iterator[Fault]:
+        """Whether a batch takes a step or trains a token that was taken or trained before."""
+        before = self._steps.setdefault((batch.policy, batch.epoch, batch.step), batch.batch_id)
+        if before != batch.batch_id:
+            yield Fault(what=f"step {batch.step} of epoch {batch.epoch} was taken by batch {before} too")
+        for span in _spans_of(batch):
+            key = batch.policy, span.key
+            if key not in self._asked:
+                continue
+            if key in self._spans:
+                yield replace(_place_of(span), what=f"trained twice, before in batch {self._spans[key]}")
+            self._spans[key] = batch.batch_id
 
 
 class _Proof(Record, frozen=True):
@@ -135,20 +157,8 @@ class _Proof(Record, frozen=True):
     faults: tuple[Fault, ...] = ()
 
 
-def _again(
-    batch: Batch,
-    spans: Sequence[TrainedSpan],
-    steps: dict[tuple[str, int, int], str],
-    known: dict[tuple[str, SpanKey], str],
-) -> Iterator[Fault]:
-    """Whether a batch takes a step or trains a token that was taken or trained before."""
-    before = steps.setdefault((batch.policy, batch.epoch, batch.step), batch.batch_id)
-    if before != batch.batch_id:
-        yield Fault(what=f"step {batch.step} of epoch {batch.epoch} was taken by batch {before} too")
-    for span in spans:
-        if (batch.policy, span.key) in known:
-            yield replace(_place_of(span), what=f"trained twice, before in batch {known[batch.policy, span.key]}")
-        known[batch.policy, span.key] = batch.batch_id
+def _is_trained_on(batch: Batch) -> bool:
+    return Finding(batch=batch).is_trained_on
 
 
 def _spans_of(batch: Batch) -> tuple[TrainedSpan, ...]:

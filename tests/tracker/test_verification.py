@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from msgspec.structs import replace
 
@@ -24,7 +26,7 @@ from tracker.receipts import decode_receipts, seal
 from tracker.samples import rows_of
 from tracker.shares import Shares, VersionGap, shares_of, total
 from tracker.types import Batch, Call, CallCredit, CallState
-from tracker.verification import Finding, Stored, verify, verify_across
+from tracker.verification import Across, Finding, Stored, verify
 
 CALLS = chain_of(2)
 
@@ -123,18 +125,27 @@ def test_a_call_that_must_not_be_trained_is_a_fault():
     assert line == "episode e, call e-1, choice 0: it is excluded (client_gone) and was trained"
 
 
+def across(batches: Sequence[Batch], asked: Sequence[Batch] | None = None) -> dict[str, tuple[Fault, ...]]:
+    told = Across(batches if asked is None else asked)
+    for one in batches:
+        told.tell([one])
+    return told.faults
+
+
 def test_a_token_is_trained_once_and_a_step_is_taken_once():
     other = (call("other", 2, [5], [6]),)
-    assert verify_across([batch(1), batch(2, other)]) == {}
-    twice = verify_across([batch(1), batch(2)])
+    assert across([batch(1), batch(2, other)]) == {}
+    twice = across([batch(1), batch(2)])
     assert [fault.line() for fault in twice["b2"]] == [
         "episode e, call e-0, choice 0: trained twice, before in batch b1",
         "episode e, call e-1, choice 0: trained twice, before in batch b1",
     ]
-    same_step = verify_across([batch(1), replace(batch(2, other), step=1)])
+    assert across([batch(1), batch(2)], asked=[batch(2)]) == twice
+    assert across([batch(1), batch(2)], asked=[batch(3, other)]) == {}
+    same_step = across([batch(1), replace(batch(2, other), step=1)])
     assert [fault.line() for fault in same_step["b2"]] == ["step 1 of epoch 0 was taken by batch b1 too"]
-    assert verify_across([replace(batch(1), state="dropped"), batch(2)]) == {}
-    assert verify_across([batch(1), replace(batch(2), policy="q")]) == {}
+    assert across([replace(batch(1), state="dropped"), batch(2)]) == {}
+    assert across([batch(1), replace(batch(2), policy="q")]) == {}
 
 
 def test_what_is_not_trained_is_counted_by_reason():
