@@ -3,14 +3,13 @@ it in a loop of its own; what is added is that agents are plain functions, each 
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from contextlib import closing
+from functools import partial
 from typing import Any, Self, TypeVar, Unpack
 
 import httpx
@@ -19,6 +18,7 @@ from gateway.client.asynchronous import LOOK_S, AsyncHone
 from gateway.client.episodes import AsyncEpisode, Episode, EpisodeFields, RewardFields
 from gateway.client.portal import Portal
 from gateway.client.rollout import Attempt, Rollout, RolloutFields, bar_of, named, planned, tell
+from gateway.client.threads import in_thread
 from gateway.client.views import (
     BatchView,
     EngineView,
@@ -80,8 +80,9 @@ class Hone:
     ) -> Iterator[Attempt[T]]:
         """Play an agent on each task, a group of attempts for each; they are given as they end (`rollout.py`).
 
-        `tasks` may be without end, and anything that has a `name`; `agent` is called with an episode and a task, each
-        attempt in a thread. Where the loop over the attempts is left, so is the rollout.
+        `tasks` may be without end, and anything that has a `name`; it is asked for the next one in a thread, and may
+        take its time. `agent` is called with an episode and a task, each attempt in a thread. Where the loop over the
+        attempts is left, so is the rollout.
         """
         if inspect.iscoroutinefunction(agent):
             raise TypeError("Hone plays an agent that is a plain function; AsyncHone plays an `async def`.")
@@ -157,38 +158,17 @@ class Hone:
     def _attempts(
         self, tasks: Iterable[T], agent: Agent[T], name: Callable[[T], str], fields: RolloutFields
     ) -> Iterator[Attempt[T]]:
-        async def in_thread(episode: AsyncEpisode, item: T) -> float | None:
-            played: Future[float | None] = Future()
-            told = (played, agent, Episode(self._portal, episode, self), item)
-            threading.Thread(target=_play, args=told, name="hone-agent", daemon=True).start()
-            return await asyncio.wrap_future(played)
+        async def playing(episode: AsyncEpisode, item: T) -> float | None:
+            return await in_thread(partial(agent, Episode(self._portal, episode, self), item))
 
         client = self._hone.client
         plan = self._portal.call(planned(client, fields))
-        attempts = self._portal.each(Rollout(client, in_thread, plan).attempts(tasks, name), self)
+        rollout = Rollout(client, playing, plan, in_thread)
+        attempts = self._portal.each(rollout.attempts(tasks, name), self)
         with closing(attempts), bar_of(tasks, plan) as bar:
             for attempt in attempts:
                 tell(bar, attempt)
                 yield attempt
-
-
-def _play(played: Future[float | None], agent: Agent[T], episode: Episode, item: T) -> None:
-    """Have the agent play, in a thread that is not waited for when the program ends: it may be deep in a long call.
-
-    Whatever it raises is the end of its attempt, also what no future carries (`StopIteration`, as in PEP 479) and what
-    would end the client's own loop (`sys.exit` in a thread ends no program either).
-    """
-    played.set_running_or_notify_cancel()
-    try:
-        value = agent(episode, item)
-    except BaseException as error:  # noqa: BLE001 - it is told, whatever it is
-        if not isinstance(error, Exception) or isinstance(error, StopIteration):
-            wrapped = RuntimeError(f"The agent raised {error!r}.")
-            wrapped.__cause__ = error
-            error = wrapped
-        played.set_exception(error)
-    else:
-        played.set_result(value)
 
 
 def _close(portal: Portal, hone: AsyncHone) -> None:

@@ -10,10 +10,10 @@ episodes that are being played end as `cancelled`, and their agents' calls are r
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from functools import partial
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -25,6 +25,7 @@ from tracker.errors import BadRequest
 from tracker.types import DEFAULT, EpisodeStatus, Record, RunSettings
 
 T = TypeVar("T")
+R = TypeVar("R")
 CONCURRENCY: Final = 16
 INFRA_RETRIES: Final = 1
 AsyncAgent = Callable[[AsyncEpisode, T], Awaitable[float | None]]
@@ -74,6 +75,17 @@ class Attempt(Generic[T]):
     """What the agent raised."""
 
 
+class Caller(Protocol):
+    """Calls a function of the driver's."""
+
+    async def __call__(self, work: Callable[[], R]) -> R: ...
+
+
+async def in_loop(work: Callable[[], R]) -> R:
+    """Where whoever is async may do so himself."""
+    return work()
+
+
 @dataclass(frozen=True, slots=True)
 class Rollout(Generic[T]):
     """A rollout before it is played."""
@@ -81,26 +93,44 @@ class Rollout(Generic[T]):
     client: Client
     agent: AsyncAgent[T]
     plan: Plan
+    call: Caller = in_loop
+    """How the next task is asked for."""
 
     async def attempts(self, items: Iterable[T], name: Callable[[T], str]) -> AsyncGenerator[Attempt[T]]:
-        """Play them; attempts in the order in which they end."""
+        """Play them; attempts in the order in which they end.
+
+        The next task is asked for while others are played, so it may depend on what they came to. An attempt that has
+        ended keeps its place until it was taken: who takes none is not played for without end.
+        """
         if isinstance(items, str):
             raise TypeError(f"The tasks are one text: write [{items[:40]!r}], or each of its letters would be a task.")
-        jobs = _jobs(items, name, self.plan.group_size)
+        places = asyncio.Semaphore(self.plan.concurrency)
         playing: set[asyncio.Task[Attempt[T]]] = set()
-        ended: list[asyncio.Task[Attempt[T]]] = []
+        ended = asyncio.Queue[asyncio.Task[Any]]()
+
+        async def begin() -> None:
+            jobs = _jobs(items, name, self.plan.group_size)
+            await places.acquire()
+            while (job := await self.call(partial(next, jobs, None))) is not None:
+                task = asyncio.create_task(self._attempt(job))
+                playing.add(task)
+                task.add_done_callback(ended.put_nowait)
+                await places.acquire()
+
+        beginning = asyncio.create_task(begin())
+        beginning.add_done_callback(ended.put_nowait)
         try:
-            while True:
-                free = self.plan.concurrency - len(playing)
-                playing |= {asyncio.create_task(self._attempt(job)) for job in itertools.islice(jobs, free)}
-                while ended:
-                    yield ended.pop(0).result()
-                if not playing:
-                    return
-                done, playing = await asyncio.wait(playing, return_when=asyncio.FIRST_COMPLETED)
-                ended += done
+            while playing or not beginning.done():
+                task = await ended.get()
+                if task is beginning:
+                    task.result()
+                    continue
+                playing.discard(task)
+                places.release()
+                yield task.result()
+            beginning.result()
         finally:
-            await _cancelled([*playing, *ended])
+            await _cancelled([beginning, *playing])
 
     async def _attempt(self, job: _Job[T]) -> Attempt[T]:
         """One attempt, again where it broke for what is nobody's doing."""

@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -354,6 +354,34 @@ async def test_a_reward_that_is_no_number_is_told_as_one(driver: Driver, gateway
     with pytest.raises(BadRequest, match="finite number, or None"):
         await driver.ask("reward", "ep-1", float("inf"))
     assert gateway.rewards == []
+
+
+async def test_tasks_may_ask_the_client_and_wait_for_what_was_played(gateway: Written) -> None:
+    gateway.active = [3, 3, 4]
+    taken = threading.Event()
+
+    def tasks() -> Iterator[str]:
+        yield "first"
+        assert taken.wait(30)
+        yield f"with version {hone.wait_for_version('solver', newer_than=3, every_s=0.01)}"
+
+    def played() -> Iterator[str]:
+        for attempt in hone.rollout(tasks(), lambda episode, item: 1.0, group_size=1, progress=False):
+            taken.set()
+            yield attempt.task
+
+    with Hone(URL, "k", transport=httpx.MockTransport(gateway)) as hone:
+        assert await asyncio.to_thread(lambda: list(played())) == ["first", "with version 4"]
+
+
+async def test_tasks_that_fail_end_the_rollout_with_what_they_raised(driver: Driver, gateway: Written) -> None:
+    def tasks() -> Iterator[str]:
+        yield "t"
+        raise LookupError("no more")
+
+    with pytest.raises(LookupError, match="no more"):
+        await driver.rollout(tasks(), lambda episode, item: 1.0, group_size=1)
+    assert len(gateway.opened) == len(gateway.rewards) + len(gateway.finished)
 
 
 @pytest.mark.parametrize("raised", [StopIteration(), SystemExit(3), KeyboardInterrupt()])
