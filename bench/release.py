@@ -6,8 +6,8 @@ default rules, in worlds whose rewards fall differently. `bad_rolled_back_episod
 medians, in scored episodes of both arms together, over the trials of all worlds whose episodes are independent; `p90`
 is there too, and how many of the canary's alone. A false alarm is an equal version that is rolled back for its reward,
 or promoted as better; the rate is that of all these worlds, and the worst one is named. What becomes of an equal
-version at `max_episodes` is no claim and no alarm. Tasks that differ, played in groups, break what the comparison of
-episodes rests on as far as they are not known; they are told apart, with both units.
+version at `max_episodes` is no claim and no alarm. Groups of attempts at one task stand apart: where tasks are alike,
+and where they differ, with both units.
 """
 
 from __future__ import annotations
@@ -38,7 +38,16 @@ WORLDS: Final[tuple[World, ...]] = (
 """The stable version's mean; one that is 0.3 worse than 0.3, or better than 0.7, is always 0, or always 1."""
 NEW: Final[tuple[World, ...]] = (Bernoulli(0.5, 0), Graded(0.5, 0))
 """Nothing is known from before the trial."""
-DIFFERENT: Final = (Tasks(0.8, 0.3, 24), Tasks(0.8, 0.3, 8), Tasks(0.8, 0.3, 0))
+ALIKE: Final[tuple[World, ...]] = (Bernoulli(0.5), Bernoulli(0.7), Graded(0.5))
+"""Played in groups as well, in which attempts have nothing in common."""
+DIFFERENT: Final[tuple[World, ...]] = (
+    Tasks(0.8, 0.3, 24),
+    Tasks(0.8, 0.3, 8),
+    Tasks(0.8, 0.3),
+    Tasks(0.95, 0.05),
+    Tasks(0.8, 0.3, num_before=0),
+    Tasks(0.95, 0.05, num_before=0),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +119,7 @@ def headline(seed: int) -> dict[str, Any]:
         "share": SHARE,
         "worlds": worlds,
         "new_runs": [measured(world, seed) for world in NEW],
+        "in_groups": [measured(world, seed, size=GROUP) for world in ALIKE],
         "different_tasks": [measured(world, seed, unit, GROUP) for unit in ("episode", "group") for world in DIFFERENT],
     }
 
@@ -117,7 +127,7 @@ def headline(seed: int) -> dict[str, Any]:
 def table(results: dict[str, Any]) -> str:
     """For people."""
     lines = [f"{'world':<42} {'unit':<8} {'worse: gone after':>18} {'better: all after':>18} {'false alarms':>13}"]
-    for one in (*results["worlds"], *results["new_runs"], *results["different_tasks"]):
+    for one in (*results["worlds"], *results["new_runs"], *results["in_groups"], *results["different_tasks"]):
         bad, good = (f"{one[what]['median']} (p90 {one[what]['p90']})" for what in ("bad", "good"))
         lines.append(f"{one['world']:<42} {one['unit']:<8} {bad:>18} {good:>18} {one['false_alarm_rate']:>12.1%}")
     lines.append(
@@ -125,6 +135,13 @@ def table(results: dict[str, Any]) -> str:
         f"{results['good_promoted_episodes']} to promote, false alarms {results['false_alarm_rate']:.1%}"
     )
     return "\n".join(lines)
+
+
+def keep(results: dict[str, Any], path: Path = RESULTS) -> None:
+    """Write these keys of the file; the other bench's stay as they are."""
+    path.parent.mkdir(exist_ok=True)
+    before: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(before | results, indent=1) + "\n")
 
 
 def main() -> None:
@@ -141,8 +158,7 @@ def main() -> None:
         "command": f"python -m bench.release {' '.join(sys.argv[1:])}".strip(),
         "seconds": round(time.monotonic() - started, 1),
     }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    keep(results)
     print(table(results))
 
 

@@ -5,9 +5,10 @@ reward shown to be worse than stable's (less the margin)? Then it is rolled back
 look at what a mean reward hides, and only ever roll back. A version of which nothing was shown in `max_episodes` is
 promoted, rolled back or held, as the rules say: that is no claim, and is told as what it is.
 
-Only episodes that got what their arm says count, once they are archived. Episodes are taken for independent given their
-arm and what was expected at their task. Where tasks differ much and nothing is known of them, attempts at one are alike
-and `unit = "group"` is right, which compares the means of groups. Who acts on a verdict is left to the gateway.
+Only episodes that got what their arm says count, once they are archived. Attempts at one task are alike as far as what
+was expected there does not explain it: how much is measured, and each then says the less (`likeness.py`). With
+`unit = "group"` means of whole groups are compared instead, which rests on nothing measured. Who acts on a verdict is
+left to the gateway.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from typing import Final
 
 import msgspec
 
+from tracker.likeness import Attempts
 from tracker.sequential import BOLD, EFFECTS, Comparison, Drawn, Exceeding, bounds
-from tracker.trials import Facts, Guard, Outcome, Rules, Seen, Verdict
+from tracker.trials import UNKNOWN, Facts, Guard, Outcome, Rules, Seen, Verdict
 
 EARLY: Final = 10.0
 """How many times the evidence a claim needs before `min_episodes`."""
@@ -27,8 +29,6 @@ MIN_TOKENS: Final = 500
 """Of the canary, before its entropy says anything."""
 MIN_LATENCIES: Final = 5
 """Episodes of the stable version, before calls are compared with its median."""
-UNKNOWN: Final = 4.0
-"""Attempts at a task before the trial that weigh as much as everything since, in what is expected there."""
 NOTHING: Final = Facts()
 
 
@@ -40,6 +40,7 @@ class _Walk:
         self._effects = EFFECTS if rules.unit == "episode" else BOLD
         self._compared = Comparison(-rules.margin, self._effects)
         self._means = _Means(rules)
+        self._attempts = Attempts()
         self._sum = 0.0
         self._num_scored = 0
         self._rates = [
@@ -79,8 +80,17 @@ class _Walk:
         if self._floor is not None and seen.is_canary:
             self._floor.feed(1 - value)
         if self._rules.unit == "episode":
-            return self.compare(Drawn(seen.is_canary, seen.share, value, self.guess(seen)))
+            return self.compare(self._drawn(seen, value))
         return self._compare_group(seen)
+
+    def _drawn(self, seen: Seen, value: float) -> Drawn:
+        """The value of one episode, weighed by how alike attempts at its task are by all that came before it."""
+        guess = self.guess(seen)
+        weight = self._attempts.weight(seen.likeness, seen.num_attempts)
+        if seen.group_id is not None:
+            expected = self._so_far() if guess is None else guess
+            self._attempts.take(seen.group_id, seen.is_canary, value - expected)
+        return Drawn(seen.is_canary, seen.share, value, guess, weight)
 
     def _compare_group(self, seen: Seen) -> tuple[Outcome, str]:
         """What follows if this episode makes its group whole, and groups are compared."""
@@ -122,9 +132,12 @@ class _Walk:
         alike, and what is expected of both arms cannot be taken for a difference between them."""
         if seen.task_mean is None or not seen.num_before:
             return None
-        so_far = (self._sum + 1) / (len(self.drawn) + 2)
         known = seen.num_before * self._rules.scaled(seen.task_mean)
-        return (known + UNKNOWN * so_far) / (seen.num_before + UNKNOWN)
+        return (known + UNKNOWN * self._so_far()) / (seen.num_before + UNKNOWN)
+
+    def _so_far(self) -> float:
+        """The mean of both arms."""
+        return (self._sum + 1) / (len(self.drawn) + 2)
 
     def bounds(self) -> tuple[float, float]:
         """Of the difference."""
@@ -150,7 +163,8 @@ class _Walk:
         rules = self._rules
         if self._floor is not None and rules.min_reward is not None:
             means = [_mean(one.reward for one in seen if one.reward is not None) for seen in self._seen]
-            yield self._by_evidence("reward", rules.min_reward, self._floor.evidence, *means)
+            found = self._by_evidence("reward", rules.min_reward, self._floor.evidence, *means)
+            yield msgspec.structs.replace(found, side="under")
         if rules.max_latency_ratio is not None:
             stable = statistics.median(self._latencies) if self._latencies else None
             canary = statistics.median(self._slow_calls) if self._slow_calls else None
@@ -165,7 +179,8 @@ class _Walk:
         if rules.min_entropy is not None:
             stable, canary = (_entropy(seen) for seen in self._seen)
             is_under = canary is not None and canary < rules.min_entropy
-            yield Guard(name="entropy", limit=rules.min_entropy, stable=stable, canary=canary, tripped=is_under)
+            limit = rules.min_entropy
+            yield Guard(name="entropy", limit=limit, stable=stable, canary=canary, tripped=is_under, side="under")
 
     def _by_evidence(
         self, name: str, limit: float, evidence: float, stable: float | None, canary: float | None
@@ -251,6 +266,7 @@ def _verdict(walk: _Walk, seen: Sequence[Seen], rules: Rules, outcome: Outcome, 
         num_clipped=sum(not rules.reward_low <= reward <= rules.reward_high for reward in rewards),
         mean_stable=_mean(values[0]),
         mean_canary=_mean(values[1]),
+        weight=walk.drawn[-1].weight if walk.drawn else 1.0,
         evidence_worse=worse,
         needed_worse=needed_worse,
         evidence_better=better,
@@ -277,7 +293,8 @@ def _told_guard(guard: Guard) -> str:
     def number(value: float | None) -> str:
         return "nothing" if value is None else f"{value:.3g}"
 
-    return f"{guard.name} is {number(guard.canary)} against {number(guard.stable)}, over the limit of {guard.limit:g}"
+    found = f"{number(guard.canary)} against {number(guard.stable)}"
+    return f"{guard.name} is {found}, {guard.side} the limit of {guard.limit:g}"
 
 
 def _share(seen: Iterable[Seen], field: str) -> float | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -21,18 +21,17 @@ from tracker.audit import before_of
 from tracker.clock import Clock
 from tracker.credit import episode_reward
 from tracker.errors import Conflict
+from tracker.expecting import expected
 from tracker.measures import Measures
-from tracker.members import CHUNK, RunCache, rewards_of
+from tracker.members import RunCache, rewards_of
 from tracker.sql import Database, insert_new
 from tracker.trial_rows import UNDECIDED, find_trial, note_release, set_trial, trial_of, trials_in
-from tracker.trials import OPEN, RUN_WEIGHT, ReleaseEvent, Seen, Shadow, Tally, Trial, TrialState
+from tracker.trials import OPEN, ReleaseEvent, Seen, Shadow, Tally, Trial, TrialState
 from tracker.types import EpisodeState, EpisodeStatus, GroupState, Policy, VersionState
 from tracker.versions import activate, check_epoch, check_usable, ensure_policy, lock_policy, roll_back
 
 SCORED: Final = (EpisodeStatus.OK, EpisodeStatus.FAILED)
 """Statuses of episodes that say something of the version that played them."""
-RUN_EPISODES: Final = 200
-"""The newest of a run, from before the trial, that tell what is to be expected at a new task."""
 MAX_SEEN: Final = 2_000
 """Episodes of a trial that are looked at: the first. `hold` could let it go on for ever."""
 
@@ -238,51 +237,24 @@ def _seen(connection: Connection, trial: Trial) -> list[Seen]:
     rows = connection.execute(statement).all()
     rewards = rewards_of(connection, [row.episode_id for row in rows])
     runs = RunCache(connection)
-    before = _before(connection, trial, rows)
+    before = expected(connection, trial, rows)
     sizes = Counter(row.group_id for row in rows if row.state not in (None, GroupState.OPEN))
     return [
         Seen(
             is_canary=row.is_canary,
             share=row.share,
-            reward=episode_reward(rewards.get(row.episode_id, ()), runs.get(row.tenant, row.run).reward_weights),
+            reward=episode_reward(rewards.get(row.episode_id, ()), run.reward_weights),
             measures=msgspec.json.decode(row.numbers, type=Measures),
             group_id=row.group_id,
             group_size=sizes[row.group_id],
-            task_mean=before(row)[0],
-            num_before=before(row)[1],
+            task_mean=known.mean,
+            num_before=known.num_before,
+            num_attempts=run.group_size,
+            likeness=known.likeness,
         )
         for row in rows
+        for run, known in [(runs.get(row.tenant, row.run), before(row))]
     ]
-
-
-def _before(
-    connection: Connection, trial: Trial, rows: Sequence[Row[Any]]
-) -> Callable[[Row[Any]], tuple[float | None, int]]:
-    """What an episode's task had before the trial, on average, and how many attempts that were; at a new task, what
-    the newest attempts of its run had."""
-    episodes = tables.episodes
-    until = (episodes.c.archived_ms < (trial.started_ms or 0), episodes.c.score.is_not(None))
-    tasks: dict[tuple[str, str, str], tuple[float, int]] = {}
-    runs: dict[tuple[str, str], float | None] = {}
-    digests = sorted({row.task_digest for row in rows})
-    names = sorted({(row.tenant, row.run) for row in rows})
-    for start in range(0, len(digests), CHUNK):
-        key = (episodes.c.tenant, episodes.c.run, episodes.c.task_digest)
-        part = episodes.c.task_digest.in_(digests[start : start + CHUNK])
-        where = (episodes.c.tenant.in_({tenant for tenant, _ in names}), part, *until)
-        statement = select(*key, func.avg(episodes.c.score), func.count()).where(*where).group_by(*key)
-        for tenant, run, task, mean, number in connection.execute(statement):
-            tasks[tenant, run, task] = (float(mean), number)
-    for tenant, run in names:
-        where = (episodes.c.tenant == tenant, episodes.c.run == run, *until)
-        newest = select(episodes.c.score).where(*where).order_by(episodes.c.created_ms.desc()).limit(RUN_EPISODES)
-        runs[tenant, run] = connection.execute(select(func.avg(newest.subquery().c.score))).scalar_one()
-
-    def known(row: Row[Any]) -> tuple[float | None, int]:
-        of_run = runs[row.tenant, row.run]
-        return tasks.get((row.tenant, row.run, row.task_digest), (of_run, 0 if of_run is None else RUN_WEIGHT))
-
-    return known
 
 
 def _counts(connection: Connection, policy: str, version: int) -> dict[str, int]:

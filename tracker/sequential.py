@@ -48,6 +48,8 @@ class Drawn(NamedTuple):
     """In [0, 1]."""
     guess: float | None = None
     """What was to be expected of it, whatever the arm, by what was known before; `None`: nothing was."""
+    weight: float = 1.0
+    """The power that its factor is raised to, 1 at most: less where other values say the same (`likeness.py`)."""
 
 
 class Comparison:
@@ -83,8 +85,8 @@ class Comparison:
             mean = self._placed(drawn.guess - self._shift * drawn.share)
         mean = min(max(mean, EDGE), 1 - EDGE)
         for number, (effect, _) in enumerate(self._effects):
-            self._below[number] *= _factor(drawn, value, mean, -effect)
-            self._above[number] *= _factor(drawn, value, mean, effect)
+            self._below[number] *= _factor(drawn, value, mean, -effect) ** drawn.weight
+            self._above[number] *= _factor(drawn, value, mean, effect) ** drawn.weight
         self._num += 1
         self._sum += value
         self.below, self.above = _mixed(self._below, self._effects), _mixed(self._above, self._effects)

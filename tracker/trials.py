@@ -9,11 +9,14 @@ from __future__ import annotations
 import enum
 from typing import Final
 
+from tracker.likeness import UNSEEN, Likeness
 from tracker.measures import Measures
 from tracker.types import Record
 
 RUN_WEIGHT: Final = 8
 """For how many attempts at a new task counts what its run had before the trial."""
+UNKNOWN: Final = 4.0
+"""Attempts at a task before the trial that weigh as much as everything since, in what is expected there."""
 
 
 class TrialState(enum.StrEnum):
@@ -124,6 +127,10 @@ class Seen(Record, frozen=True):
     """What attempts at its task had before the trial, on average; at a new task, those of its run."""
     num_before: int = 0
     """How many those were, or `RUN_WEIGHT` where they are only of its run."""
+    num_attempts: int = 1
+    """How many episodes its group is to have."""
+    likeness: Likeness = UNSEEN
+    """How alike attempts at a task of its run were before the trial, as far as `task_mean` does not explain it."""
 
 
 class Facts(Record, frozen=True):
@@ -154,6 +161,8 @@ class Guard(Record, frozen=True, omit_defaults=False):
     """`None` where a number is compared as it is."""
     needed: float | None = None
     tripped: bool = False
+    side: str = "over"
+    """Where of its limit nothing may be: `over` or `under`."""
 
 
 class Verdict(Record, frozen=True, omit_defaults=False):
@@ -172,6 +181,9 @@ class Verdict(Record, frozen=True, omit_defaults=False):
     """Of the difference, canary minus stable; never wrong with probability 1 - alpha_promote."""
     upper: float | None = None
     """The same with alpha_roll_back."""
+    weight: float = 1.0
+    """What the newest episode counted for: 1 where attempts at a task have nothing in common, one over their number
+    where they are all the same."""
     evidence_worse: float = 1.0
     needed_worse: float = 1.0
     evidence_better: float = 1.0

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.releases.worlds import Bernoulli, Graded, World, played
+from bench.releases.worlds import GROUP, Bernoulli, Graded, Tasks, World, played
 from tracker.judging import first_outcome, judge
 from tracker.measures import Measures
 from tracker.trials import Facts, Outcome, Rules, Seen
@@ -32,13 +32,13 @@ class Ended:
     """Those that got the version on trial."""
 
 
-def trials(world: World, difference: float) -> list[Ended]:
+def trials(world: World, difference: float, size: int = 1) -> list[Ended]:
     """What becomes of so many versions whose rewards differ by this, looked at after every episode."""
     rng = random.Random(f"{world} {difference}")
     rules = Rules(undecided="hold")
     found: list[Ended] = []
     for _ in range(NUM_RUNS):
-        stream = played(world, difference, 0.5, rng)
+        stream = played(world, difference, 0.5, rng, size)
         history = [next(stream) for _ in range(rules.max_episodes)]
         outcome, number = first_outcome(history, rules)
         found.append(Ended(outcome, number, sum(one.is_canary for one in history[:number])))
@@ -70,6 +70,26 @@ def test_a_version_that_is_0_3_better_is_promoted_within_150_episodes_of_it(worl
 def test_fewer_than_one_in_twenty_equal_versions_are_rolled_back_or_promoted_for_their_reward(world: World):
     claims = [one for one in trials(world, 0.0) if one.outcome is not Outcome.GOES_ON]
     assert len(claims) < 0.05 * NUM_RUNS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "world",
+    [Tasks(0.8, 0.3), Tasks(0.95, 0.05), Tasks(0.9, 0.5), Tasks(0.8, 0.3, 8)],
+    ids=str,
+)
+def test_attempts_at_one_task_that_are_alike_raise_no_more_false_alarms(world: World):
+    claims = [one for one in trials(world, 0.0, GROUP) if one.outcome is not Outcome.GOES_ON]
+    assert len(claims) < 0.05 * NUM_RUNS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [Bernoulli(0.5), Graded(0.5)], ids=str)
+def test_attempts_at_one_task_that_have_nothing_in_common_count_about_in_full(world: World):
+    rolled_back = sorted(one.num_episodes for one in trials(world, -0.3, GROUP))
+    promoted = sorted(one.num_episodes for one in trials(world, 0.3, GROUP))
+    assert median(rolled_back) <= 75
+    assert median(promoted) <= 150
 
 
 @pytest.mark.slow
@@ -118,25 +138,25 @@ def with_(**fields: float) -> Callable[[Measures], Measures]:
 
 
 @pytest.mark.parametrize(
-    ("change", "rules", "facts", "named"),
+    ("change", "rules", "facts", "why"),
     [
-        (with_(num_unparsed=2), RULES, Facts(), "parse_errors"),
-        (with_(num_truncated=2), RULES, Facts(), "truncation"),
-        (with_(call_ms=4_000), RULES, Facts(), "latency"),
-        (with_(nats=1.0), Rules(min_entropy=0.1), Facts(), "entropy"),
-        (with_(), Rules(max_kl=0.2), Facts(trained_kl=0.3), "trained_kl"),
-        (with_(), Rules(max_kl=0.2), Facts(shadow_kl=0.3), "shadow_kl"),
-        (with_(), Rules(min_reward=0.9), Facts(), "reward"),
+        (with_(num_unparsed=2), RULES, Facts(), "parse_errors is 1 against 0, over the limit of 0.1"),
+        (with_(num_truncated=2), RULES, Facts(), "truncation is 1 against 0, over the limit of 0.2"),
+        (with_(call_ms=4_000), RULES, Facts(), "latency is 2e+03 against 200, over the limit of 3"),
+        (with_(nats=1.0), Rules(min_entropy=0.1), Facts(), "entropy is 0.01 against nothing, under the limit of 0.1"),
+        (with_(), Rules(max_kl=0.2), Facts(trained_kl=0.3), "trained_kl is 0.3 against nothing, over the limit of 0.2"),
+        (with_(), Rules(max_kl=0.2), Facts(shadow_kl=0.3), "shadow_kl is 0.3 against nothing, over the limit of 0.2"),
+        (with_(), Rules(min_reward=0.9), Facts(), "reward is 0.5 against 0.5, under the limit of 0.9"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
+    ids=lambda value: value.split()[0] if isinstance(value, str) else "",
 )
-def test_a_guard_rolls_back_whatever_the_reward_says(
-    change: Callable[[Measures], Measures], rules: Rules, facts: Facts, named: str
+def test_a_guard_rolls_back_whatever_the_reward_says_and_says_why(
+    change: Callable[[Measures], Measures], rules: Rules, facts: Facts, why: str
 ):
     verdict = judge(list(episodes(change)), rules, facts)
     assert verdict.outcome is Outcome.ROLL_BACK
-    assert verdict.why.startswith(named)
-    assert next(guard for guard in verdict.guards if guard.name == named).tripped
+    assert verdict.why == why
+    assert next(guard for guard in verdict.guards if guard.name == why.split()[0]).tripped
 
 
 def test_guards_let_pass_what_keeps_their_limits():

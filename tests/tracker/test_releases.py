@@ -208,6 +208,22 @@ async def test_what_is_known_of_a_task_from_before_the_trial_comes_with_it(ledge
     assert (seen.task_mean, seen.num_before) == (0.25, 1)
 
 
+async def test_how_alike_attempts_were_before_the_trial_comes_with_it(ledger: SqlLedger) -> None:
+    for number in range(12):
+        await created(ledger, f"b{number}", f"t{number // 2}")
+        await played(ledger, f"b{number}", 0, float(number // 2 % 2))
+    await ledger.score_episodes()
+    await published(ledger, 1, state=VersionState.LOADING)
+    trial = await ledger.start_trial("p", 1, 0, 0.5, event(1, at_ms=3_000_000))
+    for name, task in (("new", "t9"), ("known", "t0")):
+        head = await created(ledger, name, task)
+        await played(ledger, name, int(head.arms[0].is_canary))
+    known, new = sorted(await ledger.trial_episodes(trial), key=lambda one: one.likeness.correlation)
+    assert (new.num_attempts, new.task_mean, new.likeness.correlation) == (2, 0.5, 1.0)
+    assert (known.task_mean, known.num_before) == (0.0, 2)
+    assert new.likeness.num_pairs == known.likeness.num_pairs == 4
+
+
 async def test_a_rollback_withdraws_the_groups_that_the_version_played_in(ledger: SqlLedger) -> None:
     await on_trial(ledger, share=0.5)
     heads = [await created(ledger, f"e{number}", f"t{number // 2}") for number in range(24)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from tracker.sequential import Comparison, Drawn, Exceeding, bounds
 
 values = st.floats(0, 1)
 shares = st.floats(0.05, 0.95)
-histories = st.lists(st.builds(Drawn, st.booleans(), shares, values, st.none() | values), max_size=30)
+histories = st.lists(st.builds(Drawn, st.booleans(), shares, values, st.none() | values, values), max_size=30)
 
 
 def fed(history: list[Drawn], shift: float = 0.0) -> Comparison:
@@ -48,6 +50,20 @@ def test_evidence_for_what_is_false_is_not_expected_to_grow(
     low, high = sorted((one, other))
     assert expected(history, (low, high), share)[0] <= before.below * (1 + 1e-9)
     assert expected(history, (high, low), share)[1] <= before.above * (1 + 1e-9)
+
+
+@given(histories, st.integers(1, 4), values, shares, values)
+def test_attempts_that_are_all_the_same_count_as_one(
+    history: list[Drawn], size: int, mean: float, share: float, guess: float
+):
+    """With the power of one over their number, whatever they have in common."""
+    before = fed(history)
+    grown = [0.0, 0.0]
+    for is_canary, value in itertools.product((False, True), (0.0, 1.0)):
+        after = fed([*history, *[Drawn(is_canary, share, value, guess, 1 / size)] * size])
+        probability = (share if is_canary else 1 - share) * (mean if value else 1 - mean)
+        grown = [sums + probability * each for sums, each in zip(grown, (after.below, after.above), strict=True)]
+    assert grown == pytest.approx([before.below, before.above])
 
 
 @given(histories, st.floats(0, 1), st.floats(0, 0.9), shares)
