@@ -26,6 +26,8 @@ policies = typer.Typer(**LISTS, help="Policies, their versions, and which of the
 POLICY_COLUMNS: Final = ("policy", "model", "active", "epoch", "versions")
 VERSION_COLUMNS: Final = ("version", "state", "epoch", "created_ms", "activated_ms", "folder", "detail")
 RELEASE_COLUMNS: Final = ("policy", "mode", "stable", "canary", "waiting", "shadow")
+ARM_COLUMNS: Final = ("arm", "version", "begun", "scored", "mean_reward")
+CLAIM_COLUMNS: Final = ("claim", "evidence", "needed", "stable", "canary")
 EVENT_COLUMNS: Final = ("at_ms", "version", "kind", "by", "why")
 Share = Annotated[float, typer.Option(help="Percent.")]
 
@@ -55,12 +57,14 @@ def show_policy(name: str, as_json: AsJson = False) -> None:
 
 @policies.command("release")
 def show_release(name: str, as_json: AsJson = False) -> None:
-    """Show which version is stable, on trial, waiting or shadow, and what was decided last."""
+    """Show which version is stable, on trial, waiting or shadow, how the trial stands, and what was decided last."""
     told = asyncio.run(read(load_for_asking(os.environ, Path.cwd()), os.environ, f"/v1/policies/{name}/release"))
     if as_json:
         echo_json(told)
         return
     show_table(RELEASE_COLUMNS, [{column: _short(told.get(column)) for column in RELEASE_COLUMNS}])
+    if told["canary"] is not None and told["verdict"] is not None:
+        _show_trial(told["canary"], told["verdict"])
     show_table(EVENT_COLUMNS, told["events"], "\nDecisions")
 
 
@@ -111,6 +115,30 @@ def _asked(path: str, body: Mapping[str, Any], as_json: bool) -> None:
         echo_json(answer)
     else:
         show_table(tuple(answer), [answer])
+
+
+def _show_trial(canary: Mapping[str, Any], verdict: Mapping[str, Any]) -> None:
+    """What both arms have so far, and the evidence for each claim that would end the trial."""
+    arms = [
+        {
+            "arm": arm,
+            "version": version,
+            "begun": canary["episodes"][arm],
+            "scored": verdict[f"num_{arm}"],
+            "mean_reward": verdict[f"mean_{arm}"],
+        }
+        for arm, version in (("stable", canary["stable"]), ("canary", canary["version"]))
+    ]
+    show_table(ARM_COLUMNS, arms, f"\nOn trial: {canary['state']}")
+    claims = [
+        {"claim": f"its reward is {what}", "evidence": verdict[f"evidence_{what}"], "needed": verdict[f"needed_{what}"]}
+        for what in ("better", "worse")
+    ]
+    guards = [
+        {**guard, "claim": f"{guard['name']} is {guard['side']} the limit of {guard['limit']:g}"}
+        for guard in verdict["guards"]
+    ]
+    show_table(CLAIM_COLUMNS, claims + guards, "\nEvidence")
 
 
 def _short(value: object) -> object:
