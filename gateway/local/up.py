@@ -99,19 +99,20 @@ class LocalStack:
 
 
 @contextlib.asynccontextmanager
-async def local_stack(plan: LocalPlan, say: Say) -> AsyncGenerator[LocalStack]:
-    """Start everything in the plan; all of it is stopped at the end, also where the start failed midway."""
+async def local_stack(plan: LocalPlan, say: Say, *, trains: bool = True) -> AsyncGenerator[LocalStack]:
+    """Start everything in the plan, or all but its trainers; all of it is stopped at the end, also where the start
+    failed midway."""
     refuse_taken_port(plan.settings.host, plan.settings.port)
     plan.settings.stores.data_dir.mkdir(parents=True, exist_ok=True)
     stack = LocalStack(plan, say)
     try:
-        await _start(stack)
+        await _start(stack, trains)
         yield stack
     finally:
         await stack.stop()
 
 
-async def _start(stack: LocalStack) -> None:
+async def _start(stack: LocalStack, trains: bool) -> None:
     plan = stack.plan
     if plan.starts_redis:
         redis = EmbeddedRedis(plan.settings.stores.data_dir)
@@ -123,7 +124,7 @@ async def _start(stack: LocalStack) -> None:
     async with httpx.AsyncClient(timeout=LOOK_S) as http:
         await start_engines(stack, http)
         await stack.add(gateway_program(plan), _answers(http, f"{plan.listen_url}/health/ready"))
-    for policy in plan.settings.stores.policies:
+    for policy in plan.settings.stores.policies if trains else ():
         await stack.add(trainer_program(plan, policy.name, stack.keys[Scope.TRAINER]), _looks_for_groups)
 
 
