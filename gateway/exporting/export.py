@@ -26,10 +26,11 @@ from gateway.exporting.forms import Form, Row, Wanted, episode_rows, opened
 from gateway.exporting.jsonl import JsonLines
 from gateway.exporting.parts import Format, Parts, State
 from gateway.exporting.preferences import pairs
+from gateway.paging import archived_of, groups_of, pages
 from tracker.errors import CorruptRecord, SettingsError
 from tracker.ledger import SqlLedger
 from tracker.settings import StoreSettings
-from tracker.types import EpisodeState, Record
+from tracker.types import EpisodeRow, Group, Record
 from tracker.wholes import WholeEpisode
 
 PAGE: Final = 50
@@ -95,8 +96,8 @@ async def _write(ledger: SqlLedger, order: Order, parts: Parts, say: Say) -> Non
     """Gather pages until they make a part."""
     waiting: list[Row] = []
     state, num_waiting = parts.state, 0
-    async with aclosing(_pages(ledger, order, state.cursor)) as pages:
-        async for page in pages:
+    async with aclosing(_pages(ledger, order, state.cursor)) as read:
+        async for page in read:
             rows, state = _of_one_kind(page, state)
             waiting += rows
             num_waiting += page.num_episodes
@@ -126,28 +127,25 @@ def _of_one_kind(page: Page, state: State) -> tuple[Sequence[Row], State]:
 
 async def _pages(ledger: SqlLedger, order: Order, cursor: str | None) -> AsyncGenerator[Page]:
     """The pages of the run from there on; the last has no cursor."""
-    read = _page_of_groups if order.wanted.form is Form.DPO else _page_of_episodes
-    while True:
-        page = await read(ledger, order, cursor)
-        yield page
-        cursor = page.cursor
-        if cursor is None:
-            return
+    if order.wanted.form is Form.DPO:
+        listed = pages(groups_of(ledger, order.tenant, run=order.run), cursor=cursor, size=PAGE)
+        async for groups, following in listed:
+            yield await _page_of_groups(ledger, order, groups, following)
+        return
+    async for rows, following in pages(archived_of(ledger, order.tenant, order.run), cursor=cursor, size=PAGE):
+        yield await _page_of_episodes(ledger, order, rows, following)
 
 
-async def _page_of_episodes(ledger: SqlLedger, order: Order, cursor: str | None) -> Page:
-    archived = EpisodeState.ARCHIVED.value
-    found, following = await ledger.list_episodes(
-        order.tenant, run=order.run, task=None, status=archived, limit=PAGE, cursor=cursor
-    )
+async def _page_of_episodes(
+    ledger: SqlLedger, order: Order, found: Sequence[EpisodeRow], following: str | None
+) -> Page:
     wholes = await ledger.whole_episodes(order.tenant, [row.head.episode_id for row in found])
     rows, left_out = await asyncio.to_thread(_rows, wholes, order.wanted)
     return Page(rows=tuple(rows), num_episodes=len(wholes), left_out=left_out, cursor=following)
 
 
-async def _page_of_groups(ledger: SqlLedger, order: Order, cursor: str | None) -> Page:
+async def _page_of_groups(ledger: SqlLedger, order: Order, groups: Sequence[Group], following: str | None) -> Page:
     """Pairs of the members that count in their group."""
-    groups, following = await ledger.list_groups(order.tenant, run=order.run, task=None, limit=PAGE, cursor=cursor)
     rows: list[Row] = []
     left_out, num_episodes = Counter[str](), 0
     for group in groups:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from gateway.desk import open_ledger
 from gateway.exporting.carried import whole_of
+from gateway.paging import archived_of, pages
 from gateway.replay.canonical import Asking, asking_of_call, difference, nearest
 from tracker.errors import BadRequest, CorruptRecord, HoneError, NotFound, SettingsError
-from tracker.ledger import SqlLedger
 from tracker.settings import StoreSettings
-from tracker.types import Call, CallState, EpisodeState, Record
+from tracker.types import Call, CallState, Record
 
 PAGE = 50
 
@@ -92,7 +92,8 @@ async def _in_sql(stores: StoreSettings, source: Source) -> AsyncGenerator[Call]
     async with open_ledger(stores) as ledger:
         if source.run is not None:
             await ledger.get_run(source.tenant, source.run)
-        episode_ids = list(source.episode_ids) or [one async for one in _ids_of(ledger, source)]
+        listed = pages(archived_of(ledger, source.tenant, source.run))
+        episode_ids = list(source.episode_ids) or [row.head.episode_id async for rows, _ in listed for row in rows]
         for start in range(0, len(episode_ids), PAGE):
             named = episode_ids[start : start + PAGE]
             wholes = await ledger.whole_episodes(source.tenant, named)
@@ -103,19 +104,6 @@ async def _in_sql(stores: StoreSettings, source: Source) -> AsyncGenerator[Call]
                 if not whole.timeline.shredded:
                     for call in whole.timeline.opened().calls:
                         yield call
-
-
-async def _ids_of(ledger: SqlLedger, source: Source) -> AsyncGenerator[str]:
-    cursor: str | None = None
-    while True:
-        archived = EpisodeState.ARCHIVED.value
-        rows, cursor = await ledger.list_episodes(
-            source.tenant, run=source.run, task=None, status=archived, limit=200, cursor=cursor
-        )
-        for row in rows:
-            yield row.head.episode_id
-        if cursor is None:
-            return
 
 
 async def _in_file(path: Path) -> AsyncGenerator[Call]:

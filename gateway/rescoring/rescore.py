@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from gateway.auditing import act_of_desk, attempted
 from gateway.desk import open_ledger
+from gateway.paging import archived_of, groups_of, pages
 from gateway.rescoring.effect import Change, Effect, effect_on, rank_correlation
 from gateway.rescoring.judges import Judge, open_judge
 from gateway.rescoring.told import told_of
@@ -27,7 +28,7 @@ from tracker.clock import SystemClock
 from tracker.errors import Conflict, CorruptRecord, NotFound
 from tracker.ledger import SqlLedger
 from tracker.settings import StoreSettings
-from tracker.types import EpisodeState, Group, Record, Reward
+from tracker.types import Group, Record, Reward
 from tracker.wholes import WholeEpisode
 
 PAGE: Final = 50
@@ -145,7 +146,8 @@ async def _score_all(ledger: SqlLedger, asked: Rescoring, scores: ScoreFile, cwd
     judge = open_judge(asked.judge, cwd)
     try:
         with scores.open() as file:
-            async for wholes in _pages(ledger, asked):
+            async for rows, _ in pages(archived_of(ledger, asked.tenant, asked.run), size=PAGE):
+                wholes = await ledger.whole_episodes(asked.tenant, [row.head.episode_id for row in rows])
                 waiting = [whole for whole in wholes if whole.row.head.episode_id not in scores.known]
                 for start in range(0, len(waiting), asked.concurrency):
                     part = waiting[start : start + asked.concurrency]
@@ -176,44 +178,22 @@ async def _score_one(judge: Judge, whole: WholeEpisode) -> Score | None:
     return Score(episode_id=whole.row.head.episode_id, score=await judge.score(told))
 
 
-async def _pages(ledger: SqlLedger, asked: Rescoring) -> AsyncGenerator[list[WholeEpisode]]:
-    cursor: str | None = None
-    while True:
-        archived = EpisodeState.ARCHIVED.value
-        rows, cursor = await ledger.list_episodes(
-            asked.tenant, run=asked.run, task=None, status=archived, limit=PAGE, cursor=cursor
-        )
-        yield await ledger.whole_episodes(asked.tenant, [row.head.episode_id for row in rows])
-        if cursor is None:
-            return
-
-
 async def _pairs(
     ledger: SqlLedger, asked: Rescoring, scores: dict[str, float | None]
 ) -> AsyncGenerator[tuple[float, float]]:
     """(reward so far, new score) of every episode that has both."""
-    cursor: str | None = None
-    while True:
-        rows, cursor = await ledger.list_episodes(
-            asked.tenant, run=asked.run, task=None, status=EpisodeState.ARCHIVED.value, limit=200, cursor=cursor
-        )
+    async for rows, _ in pages(archived_of(ledger, asked.tenant, asked.run)):
         for row in rows:
             score = scores.get(row.head.episode_id)
             if row.reward is not None and score is not None:
                 yield row.reward, score
-        if cursor is None:
-            return
 
 
 async def _groups(ledger: SqlLedger, asked: Rescoring) -> AsyncGenerator[tuple[Group, dict[str, list[Reward]]]]:
-    cursor: str | None = None
-    while True:
-        groups, cursor = await ledger.list_groups(asked.tenant, run=asked.run, task=None, limit=PAGE, cursor=cursor)
+    async for groups, _ in pages(groups_of(ledger, asked.tenant, run=asked.run), size=PAGE):
         for group in groups:
             named = [member.episode_id for member in group.members]
             yield group, await ledger.rewards_of_episodes(named)
-        if cursor is None:
-            return
 
 
 async def _apply(ledger: SqlLedger, asked: Rescoring, scores: dict[str, float | None], done: Rescored) -> Rescored:

@@ -15,9 +15,10 @@ import typer
 
 from gateway.answers import plain
 from gateway.desk import open_ledger
+from gateway.paging import episodes_of, groups_of, pages
 from gateway.routes.views import group_view, row_view
 from gateway.shell.episode import story_page, story_view
-from gateway.shell.reading import episode_story, episodes_of, groups_of, pages
+from gateway.shell.reading import episode_story
 from gateway.terminal import console, echo_json, show_table
 from tracker.errors import BadRequest
 from tracker.ledger import SqlLedger
@@ -98,7 +99,7 @@ def list_episodes(  # noqa: PLR0913 - a command's options are its arguments
     )
 
     def read(ledger: SqlLedger) -> AsyncGenerator[tuple[Sequence[EpisodeRow], str | None]]:
-        return pages(episodes_of(ledger, tenant, wanted), None if everything else limit, cursor)
+        return pages(episodes_of(ledger, tenant, wanted), limit=None if everything else limit, cursor=cursor)
 
     asyncio.run(_list(read, row_view, EPISODE_COLUMNS, as_json))
 
@@ -128,10 +129,10 @@ def list_groups(  # noqa: PLR0913 - a command's options are its arguments
     """List the newest groups."""
     if context.invoked_subcommand is not None:
         return
-    asked = {"run": run, "task": task, "state": state}
 
     def read(ledger: SqlLedger) -> AsyncGenerator[tuple[Sequence[Group], str | None]]:
-        return pages(groups_of(ledger, tenant, asked), None if everything else limit, cursor)
+        asked = groups_of(ledger, tenant, run=run, task=task, state=state)
+        return pages(asked, limit=None if everything else limit, cursor=cursor)
 
     asyncio.run(_list(read, group_view if as_json else _group_row, GROUP_COLUMNS, as_json))
 

@@ -1,58 +1,19 @@
-"""What the shell's lists and pages read, from the stores of a data folder, also while a gateway runs on them.
+"""One episode as the shell shows it, from the stores of a data folder, also while a gateway runs on them.
 
-Lists come from SQL, page by page. An episode that is not archived yet has its calls in the episode store: they are read
-there if it can be reached, and an episode whose calls cannot be read says so.
+An episode that is not archived yet has its calls in the episode store: they are read there if it can be reached, and an
+episode whose calls cannot be read says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import Any, Final, TypeVar
-
 from gateway.desk import open_ledger
 from gateway.story import Story, archived_calls, merged_events
 from tracker.errors import NotFound, Unavailable
-from tracker.ledger import SqlLedger
 from tracker.redis_server import EmbeddedRedis
 from tracker.redis_store import RedisStore
 from tracker.settings import StoreSettings
 from tracker.store import EpisodeView
-from tracker.types import EpisodeFilter, EpisodeRow, EpisodeState, Group
-
-PAGE: Final = 200
-T = TypeVar("T")
-Read = Callable[[int, str | None], Awaitable[tuple[Sequence[T], str | None]]]
-"""(limit, cursor) -> a page and the cursor of the next."""
-
-
-async def pages(read: Read[T], limit: int | None, cursor: str | None) -> AsyncGenerator[tuple[Sequence[T], str | None]]:
-    """Pages up to so many rows in all; `None` is all of them. Each comes with the cursor behind it."""
-    left = limit
-    while left is None or left > 0:
-        rows, cursor = await read(PAGE if left is None else min(left, PAGE), cursor)
-        yield rows, cursor
-        left = None if left is None else left - len(rows)
-        if cursor is None:
-            return
-
-
-def episodes_of(ledger: SqlLedger, tenant: str, wanted: EpisodeFilter) -> Read[EpisodeRow]:
-    """Reads a tenant's episodes, newest first."""
-
-    async def read(limit: int, cursor: str | None) -> tuple[Sequence[EpisodeRow], str | None]:
-        page = await ledger.find_episodes(tenant, wanted, limit, cursor)
-        return page.rows, page.older
-
-    return read
-
-
-def groups_of(ledger: SqlLedger, tenant: str, asked: dict[str, Any]) -> Read[Group]:
-    """Reads a tenant's groups, newest first."""
-
-    async def read(limit: int, cursor: str | None) -> tuple[Sequence[Group], str | None]:
-        return await ledger.list_groups(tenant, **asked, limit=limit, cursor=cursor)
-
-    return read
+from tracker.types import EpisodeState
 
 
 async def episode_story(stores: StoreSettings, tenant: str, episode_id: str) -> tuple[Story, str]:
