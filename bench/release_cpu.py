@@ -7,9 +7,9 @@ has decided: `good` against the bare model; `turned`, trained with the sign of i
 against `good` itself, which must not be rolled back; and `good` against `weak`. Each adapter's true reward is measured
 apart, at words that are held out.
 
-Prints a table, writes the key `played` of bench/results/release.json and leaves its other keys, and ends with an error
-where a trial did not come out as it should. Real trials are few; how often they go wrong is what `make bench-release`
-simulates.
+Prints a table, writes the key `played` of bench/results/release.json and leaves its other keys. It ends with an error
+where a trial did not come out as it should; one that takes longer than it is meant to is counted. Real trials are few:
+how often they go wrong is what `make bench-release` simulates.
 """
 
 import argparse
@@ -33,8 +33,7 @@ PLAYED = "played"
 BASE = "base"
 BEFORE = 64
 """Episodes of the run before the first trial."""
-PROMOTED_WITHIN = 150
-ROLLED_BACK_WITHIN = 60
+WITHIN = {"promoted": 150, "rolled_back": 60}
 """Episodes of both arms."""
 WORSE = 0.3
 NEAR = 0.06
@@ -90,16 +89,20 @@ def measured(values: list[float]) -> Json:
 
 
 def is_as_wanted(trial: Json) -> bool:
-    """Whether a trial came out as it should, and as soon. A bad version may be gone for its reward or by a guard; a
-    good one is promoted for its reward, and not because nothing was shown."""
+    """Whether a trial came out as it should. A bad version may be gone for its reward or by a guard; a good one is
+    promoted for its reward, and not because nothing was shown."""
     match trial["wanted"]:
         case "promoted":
-            is_shown = trial["why"] == "its reward is better"
-            return trial["outcome"] == "promoted" and is_shown and trial["episodes"] <= PROMOTED_WITHIN
+            return trial["outcome"] == "promoted" and trial["why"] == "its reward is better"
         case "rolled_back":
-            return trial["outcome"] == "rolled_back" and trial["episodes"] <= ROLLED_BACK_WITHIN
+            return trial["outcome"] == "rolled_back"
         case _:
             return trial["outcome"] != "rolled_back"
+
+
+def is_late(trial: Json) -> bool:
+    """Whether it took more episodes than trials are meant to take at a difference of 0.3."""
+    return trial["episodes"] > WITHIN.get(trial["wanted"], MAX_EPISODES)
 
 
 def line(trial: Json, rewards: dict[str, list[float]]) -> str:
@@ -146,9 +149,11 @@ def main() -> None:
     }
     keep({PLAYED: found})
     print(table(found))
+    late = sum(map(is_late, found["trials"]))
+    print(f"{late} of {len(found['trials'])} took more than {WITHIN['rolled_back']} or {WITHIN['promoted']} episodes")
     wrong = [trial for trial in found["trials"] if not is_as_wanted(trial)]
     if wrong:
-        sys.exit(f"{len(wrong)} of {len(found['trials'])} trials did not come out as they should, or not as soon")
+        sys.exit(f"{len(wrong)} of {len(found['trials'])} trials did not come out as they should")
 
 
 if __name__ == "__main__":

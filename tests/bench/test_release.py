@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bench.release import keep
-from bench.release_cpu import is_as_wanted
+from bench.release_cpu import is_as_wanted, is_late
 from bench.releases.adapters import Turned, weakened
 from gateway.demo.task import Task, Turn
 from tracker.adapters import WEIGHTS_FILE
@@ -25,23 +25,24 @@ def test_each_bench_leaves_the_others_keys(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "outcome", "why", "episodes", "is_right"),
+    ("wanted", "outcome", "why", "is_right"),
     [
-        ("promoted", "promoted", "its reward is better", 150, True),
-        ("promoted", "promoted", "its reward is better", 151, False),
-        ("promoted", "promoted", "nothing was shown in 100 episodes", 100, False),
-        ("rolled_back", "rolled_back", "its reward is worse", 60, True),
-        ("rolled_back", "rolled_back", "latency is 9 against 1, over the limit of 3", 60, True),
-        ("rolled_back", "promoted", "its reward is better", 9, False),
-        ("not rolled_back", "promoted", "nothing was shown in 200 episodes", 200, True),
-        ("not rolled_back", "rolled_back", "its reward is worse", 200, False),
+        ("promoted", "promoted", "its reward is better", True),
+        ("promoted", "promoted", "nothing was shown in 100 episodes", False),
+        ("rolled_back", "rolled_back", "its reward is worse", True),
+        ("rolled_back", "rolled_back", "latency is 9 against 1, over the limit of 3", True),
+        ("rolled_back", "promoted", "its reward is better", False),
+        ("not rolled_back", "promoted", "nothing was shown in 200 episodes", True),
+        ("not rolled_back", "rolled_back", "its reward is worse", False),
     ],
 )
-def test_a_trial_is_right_if_it_ends_as_it_should_and_in_time(
-    wanted: str, outcome: str, why: str, episodes: int, is_right: bool
-):
-    trial = {"wanted": wanted, "outcome": outcome, "why": why, "episodes": episodes}
-    assert is_as_wanted(trial) is is_right
+def test_a_trial_is_right_if_it_ends_as_it_should(wanted: str, outcome: str, why: str, is_right: bool):
+    assert is_as_wanted({"wanted": wanted, "outcome": outcome, "why": why}) is is_right
+
+
+@pytest.mark.parametrize(("wanted", "episodes"), [("promoted", 150), ("rolled_back", 60), ("not rolled_back", 200)])
+def test_a_trial_is_late_after_what_it_is_meant_to_take(wanted: str, episodes: int):
+    assert [is_late({"wanted": wanted, "episodes": number}) for number in (episodes, episodes + 1)] == [False, True]
 
 
 def test_a_weakened_adapter_adds_its_part_to_the_model(tmp_path: Path):
