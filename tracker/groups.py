@@ -157,8 +157,10 @@ def _get(connection: Connection, tenant: str, group_id: str) -> Group:
 
 
 def _shares(connection: Connection, group_ids: Sequence[str]) -> dict[str, list[GroupShare]]:
-    shares = tables.batch_groups
-    rows = collected(connection, select(shares).order_by(shares.c.policy), shares.c.group_id, group_ids)
+    shares, batches = tables.batch_groups, tables.batches
+    joined = shares.outerjoin(batches, batches.c.batch_id == shares.c.batch_id)
+    statement = select(shares, batches.c.epoch, batches.c.step).select_from(joined).order_by(shares.c.policy)
+    rows = collected(connection, statement, shares.c.group_id, group_ids)
     return {
         group_id: [
             GroupShare(
@@ -166,6 +168,8 @@ def _shares(connection: Connection, group_ids: Sequence[str]) -> dict[str, list[
                 batch_id=row.batch_id,
                 state=GroupState(row.state),
                 reason=None if row.reason is None else SkipReason(row.reason),
+                epoch=row.epoch,
+                step=row.step,
             )
             for row in found
         ]

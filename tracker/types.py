@@ -631,6 +631,9 @@ class GroupShare(Record, frozen=True):
     """`None` where it was skipped before any batch."""
     state: GroupState
     reason: SkipReason | None = None
+    epoch: int | None = None
+    step: int | None = None
+    """The batch's."""
 
 
 class InFlight(Record, frozen=True):

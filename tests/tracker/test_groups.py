@@ -204,7 +204,7 @@ async def test_a_share_of_a_group_names_its_batch_or_why_there_is_none(ledger: S
     skipped = await ready_group(ledger, "u", [1.0, 1.0])
     await ledger.skip_group(skipped.group_id, SkipReason.NO_VARIANCE, "p", fence)
     assert await ledger.group_shares([taken.group_id, skipped.group_id, "none"]) == {
-        taken.group_id: [GroupShare(policy="p", batch_id="batch-1", state=GroupState.TAKEN)],
+        taken.group_id: [GroupShare(policy="p", batch_id="batch-1", state=GroupState.TAKEN, epoch=0, step=1)],
         skipped.group_id: [
             GroupShare(policy="p", batch_id=None, state=GroupState.SKIPPED, reason=SkipReason.NO_VARIANCE)
         ],
