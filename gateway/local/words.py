@@ -26,6 +26,7 @@ def welcome(plan: LocalPlan, keys: Mapping[Scope, str]) -> str:
     lines += [f"  {scope.value:8} {keys[scope]}" for scope in Scope]
     lines += [
         f"(also in {file})",
+        f"Look at it: {url}/dashboard (sign in with the read or the admin key)",
         "",
         "Run your agent as it is; the header X-Hone-Episode of any answer says what to score:",
         f"  export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={keys[Scope.AGENT]}",

@@ -124,6 +124,7 @@ async def test_keys_are_kept_for_their_owner_alone_and_replaced_once_they_are_go
 def test_keys_are_shown_only_where_nobody_else_can_reach_the_gateway(tmp_path: Path):
     shown = welcome(plan_local({}, tmp_path, [8610]), KEYS)
     assert all(key in shown for key in KEYS.values())
+    assert "http://127.0.0.1:8600/dashboard" in shown
     assert "curl http://127.0.0.1:8600/v1/episodes -H 'Authorization: Bearer key-of-agent'" in shown
     hidden = welcome(plan_local({"HONE_HOST": "0.0.0.0"}, tmp_path, [8610]), KEYS)
     assert not any(key in hidden for key in KEYS.values())
