@@ -34,6 +34,10 @@ NUM_SERIES: Final = 6
 """How many series the style sheet tells apart."""
 X_LABELS: Final = 5
 Y_TICKS: Final = 4
+MAX_CENTRED: Final = 3
+"""So many characters fit under the last place without reaching beyond the drawing."""
+MAX_DIGITS: Final = 6
+"""Fewer than so many stand behind the point of a tick's name: there is room for no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +159,9 @@ def columns(title: str, rows: Sequence[tuple[str, float]]) -> Markup:
     """Upright bars, each over its name and under its number: a few days side by side."""
     if not rows:
         return Markup("")
-    most = max(value for _, value in rows) or 1.0
+    most = max(value for _, value in rows)
+    if most <= 0:
+        return Markup('<p class="chart-empty">Nothing yet.</p>')
     step, room = WIDE / len(rows), COLUMN_HEIGHT - 2 * BOTTOM
     parts = [f'<svg class="chart" role="img" viewBox="0 0 {WIDE} {COLUMN_HEIGHT}" xmlns="http://www.w3.org/2000/svg">']
     parts.append(f"<title>{escape(title)}</title><desc>{escape(_listed(rows))}</desc>")
@@ -228,6 +234,38 @@ def nice_ticks(low: float, high: float, number_of: int = Y_TICKS) -> tuple[float
     return tuple(round(place * step, 12) for place in range(first, last + 1))
 
 
+def tick_names(ticks: Sequence[float], is_percent: bool) -> list[str]:
+    """What stands beside ticks: as many digits behind the point as tell one from the next.
+
+    >>> tick_names((0.998, 0.999, 1.0, 1.001), False), tick_names((0.0, 0.25, 0.5), True)
+    (['0.998', '0.999', '1.000', '1.001'], ['0 %', '25 %', '50 %'])
+    >>> tick_names((-0.5, 0.0, 0.5), False), tick_names((0.0, 2000.0), False)
+    (['−0.5', '0.0', '0.5'], ['0', '2,000'])
+    """
+    shown = [100 * tick if is_percent else tick for tick in ticks]
+    step = shown[1] - shown[0]
+    digits = next((digits for digits in range(MAX_DIGITS) if math.isclose(round(step, digits), step)), None)
+    if digits is None:
+        return [_shown(tick, is_percent) for tick in ticks]
+    return [f"{tick:,.{digits}f}".replace("-", "−") + (" %" if is_percent else "") for tick in shown]
+
+
+def named_places(labels: Sequence[str], wanted: int) -> list[int]:
+    """Places of the x axis that are named, evenly spaced: at round numbers where the labels are numbers without gaps.
+
+    >>> named_places([str(step) for step in range(1, 7)], 5), named_places([str(step) for step in range(91, 121)], 5)
+    ([0, 1, 2, 3, 4, 5], [9, 19, 29])
+    >>> named_places(["0", "3", "40"], 5), named_places("abcdefghijkl", 5)
+    ([0, 1, 2], [0, 5, 10])
+    """
+    last = len(labels) - 1
+    strides = (factor * 10**power for power in range(9) for factor in (1, 2, 5))
+    stride = next(stride for stride in strides if last <= stride * wanted)
+    has_numbers = all(label.isdecimal() for label in labels)
+    first = -int(labels[0]) % stride if has_numbers and int(labels[-1]) - int(labels[0]) == last else 0
+    return list(range(first, last + 1, stride))
+
+
 @dataclass(frozen=True, slots=True)
 class _Frame:
     """From numbers to places on the drawing."""
@@ -264,19 +302,17 @@ def _numbered(lines: Iterable[Line]) -> Iterator[tuple[int, Line]]:
 
 
 def _grid(frame: _Frame, ticks: Sequence[float], is_percent: bool) -> Iterator[str]:
-    for tick in ticks:
-        y, text = frame.y(tick), _shown(tick, is_percent)
+    for tick, text in zip(ticks, tick_names(ticks, is_percent), strict=True):
+        y = frame.y(tick)
         yield f'<path class="grid" d="M{LEFT} {y:.1f}H{frame.width - RIGHT}"/>'
         yield f'<text class="label" x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{text}</text>'
 
 
 def _x_labels(frame: _Frame, chart: Chart) -> Iterator[str]:
     last = len(chart.labels) - 1
-    wanted = min(len(chart.labels), 2 * X_LABELS if chart.is_wide else X_LABELS)
-    places = sorted({round(last * n / max(1, wanted - 1)) for n in range(wanted)})
-    for place in places:
-        anchor = "end" if place == last and last else "middle"
+    for place in named_places(chart.labels, 2 * X_LABELS if chart.is_wide else X_LABELS):
         text = escape(_cut(chart.labels[place], 12))
+        anchor = "end" if place == last and len(text) > MAX_CENTRED else "middle"
         yield f'<text class="label" x="{frame.x(place):.1f}" y="{HEIGHT - 7}" text-anchor="{anchor}">{text}</text>'
 
 

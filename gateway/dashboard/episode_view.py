@@ -14,12 +14,14 @@ from markupsafe import Markup
 
 from gateway.dashboard.chat import Turn, before_of, turn_of
 from gateway.dashboard.glance import Glance
+from gateway.dashboard.groups import SKIPS
 from gateway.dashboard.lanes import lanes_of
 from gateway.dashboard.steps import REASONS
 from gateway.dashboard.strips import TRAINED, pieces_of
 from tracker.exclusion import ChoiceKey
+from tracker.lines import EpisodeLineage
 from tracker.samples import Exclusion
-from tracker.types import Call
+from tracker.types import Call, GroupState, SkipReason
 
 ROWS: Final = 100
 TURNS: Final = 8
@@ -76,6 +78,33 @@ class LeftOut:
     call: Call
     told: Exclusion
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """Whether an episode was trained, and why not."""
+
+    kind: str
+    """`good`, `warn` or empty, as an alert has it."""
+    line: str
+
+
+def fate_of(lineage: EpisodeLineage, has_place: bool) -> Fate:
+    """What became of an episode in training, in one sentence."""
+    if any(one.state == GroupState.TRAINED for one in lineage.batches):
+        return Fate("good", "It was trained.")
+    if lineage.batches:
+        return Fate("", "It is in a step that is being trained.")
+    if lineage.group_id is None:
+        return Fate("", "It has no place in a group, so nothing is trained on it.")
+    if lineage.group_state == GroupState.SKIPPED:
+        why = SKIPS[SkipReason(lineage.reason)] if lineage.reason else "no reason was given"
+        return Fate("warn", f"It was not trained: {why}.")
+    if not has_place:
+        return Fate("warn", "It is not trained: it lost its place in its group.")
+    if lineage.group_state == GroupState.OPEN:
+        return Fate("", "It is not trained yet: its group is open.")
+    return Fate("", "It is not trained yet: its group waits for the trainer.")
 
 
 def call_rows(glance: Glance, start: int) -> list[CallRow]:

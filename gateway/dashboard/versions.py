@@ -39,8 +39,8 @@ class VersionView:
     detail: str = ""
     digest: str = ""
     folder: str = ""
-    num_open: int = 0
-    """Open episodes that are pinned to it."""
+    num_open: int | None = None
+    """Open episodes that are pinned to it; `None` where nobody tells."""
     share: float | None = None
     """Of all open episodes; `None` where there are none."""
     batch_id: str = ""
@@ -57,7 +57,8 @@ class Known:
 
     rewards: Mapping[int, VersionReward]
     gaps: Mapping[int, VersionGap]
-    pins: Mapping[int, int]
+    pins: Mapping[int, int] | None
+    """version -> open episodes; `None` while the episode store does not answer."""
     has_trial: bool = False
     """Whether a version is on trial: then going back to the active one ends that."""
 
@@ -79,7 +80,7 @@ def base_view(policy: Policy, known: Known) -> VersionView:
         reward=reward.reward if reward else None,
         gap=known.gaps.get(0),
         detail=BASE,
-        num_open=known.pins.get(0, 0),
+        num_open=_num_open(0, known.pins),
         share=_share(0, known.pins),
         is_active=is_active,
         can_go_back=not is_active or known.has_trial,
@@ -143,15 +144,19 @@ def reach_of(views: Iterable[VersionView]) -> tuple[float, float]:
     return (min(0.0, *seen), max(1.0, *seen)) if seen else (0.0, 1.0)
 
 
-def what_rollback_does(policy: Policy, versions: Sequence[Version], version: int, pins: Mapping[int, int]) -> list[str]:
+def what_rollback_does(
+    policy: Policy, versions: Sequence[Version], version: int, pins: Mapping[int, int] | None
+) -> list[str]:
     """What happens if a policy goes back to a version, before it does."""
     later = [one.version for one in versions if one.version > version and one.state is not VersionState.FAILED]
-    moved = sum(number for pinned, number in pins.items() if pinned in later)
+    moved = sum(number for pinned, number in (pins or {}).items() if pinned in later)
     told = [f"New episodes get {_named(version)} at once, in place of {_named(policy.active)}."]
     if version == policy.active:
         told = [f"All new episodes get {_named(version)}; what is on trial against it has lost."]
     if later:
         told.append(f"{_listed(later)} {'is' if len(later) == 1 else 'are'} withdrawn and can never be served again.")
+    if pins is None:
+        told.append("How many open episodes move is not known: the episode store does not answer.")
     if moved:
         told.append(
             f"{moved} open {'episode' if moved == 1 else 'episodes'} move to {_named(version)} at their next call; "
@@ -189,19 +194,23 @@ def _view(policy: Policy, version: Version, known: Known) -> VersionView:
         detail=version.detail,
         digest=version.digest,
         folder=version.folder,
-        num_open=known.pins.get(version.version, 0),
+        num_open=_num_open(version.version, known.pins),
         share=_share(version.version, known.pins),
         batch_id=batch_of(version),
         created_ms=version.created_ms,
         activated_ms=version.activated_ms,
         is_active=is_active,
-        can_go_back=version.state in GOOD and (not is_active or known.has_trial),
+        can_go_back=version.state in GOOD and (version.version < policy.active or (is_active and known.has_trial)),
     )
 
 
-def _share(version: int, pins: Mapping[int, int]) -> float | None:
-    total = sum(pins.values())
-    return pins.get(version, 0) / total if total else None
+def _num_open(version: int, pins: Mapping[int, int] | None) -> int | None:
+    return None if pins is None else pins.get(version, 0)
+
+
+def _share(version: int, pins: Mapping[int, int] | None) -> float | None:
+    total = sum(pins.values()) if pins is not None else 0
+    return (pins or {}).get(version, 0) / total if total else None
 
 
 def _named(version: int) -> str:

@@ -14,8 +14,8 @@ from gateway.routes.access import Filter
 from tracker.errors import BadRequest
 from tracker.types import EpisodeFilter, Record
 
-NUMBER: Final = r"^[0-9]{0,9}$"
 MAX_CHARS: Final = 32
+MAX_DIGITS: Final = 9
 
 
 class Range(Record, frozen=True):
@@ -43,11 +43,11 @@ async def range_of(
 
 async def kind_of(
     policy: Filter = None,
-    version: Annotated[str | None, Query(pattern=NUMBER)] = None,
+    version: Annotated[str | None, Query(max_length=MAX_CHARS)] = None,
     role: Filter = None,
 ) -> Kind:
     """The calls that are asked for."""
-    return Kind(policy=policy or None, version=int(version) if version else None, role=role or None)
+    return Kind(policy=policy or None, version=_version(version), role=role or None)
 
 
 async def filter_of(
@@ -71,6 +71,14 @@ async def filter_of(
 
 
 FilterOf = Annotated[EpisodeFilter, Depends(filter_of)]
+
+
+def _version(text: str | None) -> int | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
+        raise BadRequest("version is a whole number.", param="version")
+    return int(text)
 
 
 def _reward(text: str | None, name: str) -> float | None:

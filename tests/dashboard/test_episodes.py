@@ -53,10 +53,47 @@ def test_each_filter_finds_what_the_stories_told(http: Signed, stage: Stage) -> 
 def test_what_is_no_filter_is_said_to_be_none(http: Signed) -> None:
     client = http("read")
     assert "finite number" in text_of(client, "/dashboard/episodes", 400, min_reward="lots")
-    assert "version" in text_of(client, "/dashboard/episodes", 400, version="two")
+    for wrong in ("two", "-1", "9" * 10, "٣"):
+        assert "version is a whole number" in text_of(client, "/dashboard/episodes", 400, version=wrong)
     assert "status is one of" in text_of(client, "/dashboard/episodes", 400, status="fine")
     assert "state is one of" in text_of(client, "/dashboard/groups", 400, state="fine")
     assert "next_cursor" in text_of(client, "/dashboard/episodes", 400, cursor="x")
+
+
+def test_an_id_leads_to_its_page(http: Signed, stage: Stage) -> None:
+    client, told = http("read"), stage.told
+    call = re.findall(r"/calls/([^\"?]+)", client.get(f"/dashboard/episodes/{told.tool_episode}").text)[0]
+    for name, path in (
+        (told.tool_episode, f"episodes/{told.tool_episode}"),
+        (f"  {call} ", f"episodes/{told.tool_episode}/calls/{call}"),
+        (told.open_group, f"groups/{told.open_group}"),
+        (told.batches[0], f"training/{told.batches[0]}"),
+        (stage.key_ids["agent"], f"keys/{stage.key_ids['agent']}"),
+        ("", "episodes"),
+    ):
+        answer = client.get("/dashboard/find", params={"id": name}, follow_redirects=True)
+        assert (answer.status_code, answer.url.path) == (200, f"/dashboard/{path}")
+    for nothing in ("nobody", "ep-0", told.other_episode, "javascript:alert(1)", "//evil.example", "../login"):
+        answer = client.get("/dashboard/find", params={"id": nothing}, follow_redirects=True)
+        assert (answer.status_code, answer.url.host) == (404, client.base_url.host)
+    assert client.get("/dashboard/find", params={"id": "x" * 1000}).status_code == 400
+    assert http(None).get("/dashboard/find", params={"id": told.open_episode}).status_code == 303
+
+
+def test_an_episode_says_first_whether_it_was_trained(http: Signed, stage: Stage) -> None:
+    client, told = http("read"), stage.told
+
+    def fate_of_a_member(group_id: str) -> str:
+        page = client.get(f"/dashboard/groups/{group_id}").text
+        member = re.findall(r"/dashboard/episodes/(ep-[0-9a-f]+)\"", page)[0]
+        (fate,) = re.findall(r'<p class="alert[^"]* fate">(.*?)</p>', client.get(f"/dashboard/episodes/{member}").text)
+        return unescape(re.sub(r"<[^>]+>", "", fate))
+
+    assert fate_of_a_member(told.trained_groups[0]).startswith("It was trained. Its group Step 0.1 of solver")
+    assert "rewarded alike" in fate_of_a_member(told.skipped_group)
+    assert fate_of_a_member(told.open_group).startswith("It is not trained yet: its group is open.")
+    assert fate_of_a_member(told.ready_group).startswith("It is not trained yet: its group waits for the trainer.")
+    assert "no place in a group" in text_of(client, f"/dashboard/episodes/{told.eval_episode}")
 
 
 def test_a_group_says_what_it_waits_for_or_why_it_is_not_trained(http: Signed, stage: Stage) -> None:

@@ -13,7 +13,19 @@ from tests.dashboard.stage import Stage
 
 pytestmark = pytest.mark.slow
 Check = Callable[[Page], None]
-PAGES = ("groups", "group", "skipped group", "episodes", "episode", "open episode", "billed episode", "call", "tokens")
+PAGES = (
+    "groups",
+    "group",
+    "skipped group",
+    "episodes",
+    "episode",
+    "open episode",
+    "billed episode",
+    "call",
+    "tokens",
+    "receipts",
+    "no episode",
+)
 
 
 def path_of(stage: Stage, name: str) -> str:
@@ -26,6 +38,8 @@ def path_of(stage: Stage, name: str) -> str:
         "episode": f"/dashboard/episodes/{told.tool_episode}",
         "open episode": f"/dashboard/episodes/{told.open_episode}",
         "billed episode": f"/dashboard/episodes/{told.bill_episode}",
+        "receipts": f"/dashboard/episodes/{told.tool_episode}/check",
+        "no episode": "/dashboard/find?id=nobody",
         "tokens": f"/dashboard/episodes/{told.tool_episode}/tokens?branch=1",
     }[name]
 

@@ -71,6 +71,15 @@ def test_going_back_to_stable_ends_the_trial(trial: Stage, admin: httpx.Client) 
     assert "No version is on trial" in admin.get(PAGE).text
 
 
+def test_there_is_no_way_back_to_a_version_on_trial(trial: Stage, admin: httpx.Client) -> None:
+    assert "Roll back to version 2" not in admin.get(PAGE).text
+    asked = admin.get(f"{PAGE}/rollback?version=2").text
+    assert "newer than the active version" in asked
+    csrf = asked.partition('name="csrf" value="')[2].partition('"')[0]
+    assert admin.post(f"{PAGE}/rollback", data={"version": "2", "csrf": csrf}).status_code == 409
+    assert state_of(trial) is TrialState.RUNNING
+
+
 def test_a_shadow_is_begun_and_ended(trial: Stage, admin: httpx.Client) -> None:
     assert done(admin, "shadow", version="1", share="25").status_code == 303
     (shadow,) = trial.run(trial.gateway.ledger.list_shadows())
@@ -92,6 +101,8 @@ def test_what_cannot_be_is_refused_and_a_reader_changes_nothing(trial: Stage, ad
     assert admin.post(f"{PAGE}/release/pause", data={}).status_code == 403  # without a token
     assert done(admin, "promote", version="1").status_code == 409
     assert admin.get("/dashboard/policies/nobody/release/pause").status_code == 404
+    asked = admin.get(f"{PAGE}/release/end-shadow")
+    assert (asked.status_code, "No version of solver is a shadow." in asked.text) == (409, True)
     with httpx.Client(base_url=trial.url, timeout=30) as reader:
         reader.post("/dashboard/login", data={"key": trial.keys["read"]})
         assert reader.get(f"{PAGE}/release/pause").status_code == 403

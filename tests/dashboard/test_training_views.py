@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -87,6 +88,8 @@ def test_what_is_not_known_of_a_version_is_nothing_and_not_zero() -> None:
     (view,) = version_views(Policy(policy="p"), [Version(policy="p", version=1)], NOTHING)
     assert (view.reward, view.gap, view.share, view.probe, view.batch_id) == (None, None, None, "", "")
     assert not view.can_go_back
+    (unseen,) = version_views(Policy(policy="p"), [Version(policy="p", version=1)], replace(NOTHING, pins=None))
+    assert (view.num_open, unseen.num_open) == (0, None)
 
 
 def test_versions_tell_their_share_of_open_episodes_and_how_their_probe_went() -> None:
@@ -111,6 +114,8 @@ def test_going_back_says_what_is_withdrawn_and_who_moves() -> None:
     assert lines[1].startswith("Versions 2 and 3 are withdrawn")
     assert lines[2].startswith("2 open episodes move to version 1")
     assert "epoch rises to 5" in lines[-1]
+    unknown = what_rollback_does(Policy(policy="p", active=3), versions, 1, None)
+    assert "not known: the episode store does not answer" in unknown[2]
     to_base = what_rollback_does(Policy(policy="p", active=0), [], 0, {})
     assert not any("withdrawn" in line for line in to_base)
 

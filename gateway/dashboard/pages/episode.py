@@ -23,6 +23,7 @@ from gateway.dashboard.episode_view import (
     branch_views,
     call_rows,
     calls_of,
+    fate_of,
     left_out,
     raw_json,
     raw_request,
@@ -66,7 +67,8 @@ async def episode(  # noqa: PLR0913 - each is a part of the address
         return await _deleted(request, viewer, services, episode_id)
     lineage = await services.batches.episode_lineage(viewer.tenant, episode_id)
     values = await asyncio.to_thread(_whole, glance, branch, first, turn)
-    return page(request, viewer, "episode.html", lineage=lineage, **values)
+    fate = fate_of(lineage, has_place=glance.row.member is not None)
+    return page(request, viewer, "episode.html", lineage=lineage, fate=fate, **values)
 
 
 @router.get("/tokens")

@@ -34,6 +34,7 @@ async def episodes(
         policies=[policy.policy for policy in await services.ledger.list_policies()],
         statuses=[one.value for one in (*EpisodeStatus, *EpisodeState)],
         rows=found.rows,
+        base_url=services.settings.base_url,
         is_filtered=any(value != "" for value in fields.values()),
         newest=_address(fields) if asked.cursor else None,
         newer=_address(fields, found.newer) if found.newer else None,

@@ -36,7 +36,7 @@ async def overview(
 ) -> Response:
     """The first page, or the part of it that is asked for."""
     part = fragment(request, "learning", "health", "costs")
-    told: dict[str, Any] = {}
+    told: dict[str, Any] = {"base_url": services.settings.base_url}
     if part in (None, "learning", "costs"):
         chosen = run or await services.ledger.newest_run(viewer.tenant) or DEFAULT
         progress = await services.ledger.progress(viewer.tenant, chosen, success)

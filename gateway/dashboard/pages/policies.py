@@ -33,7 +33,7 @@ from gateway.dashboard.versions import (
 from gateway.dependencies import Services
 from gateway.routes.access import ServicesOf
 from gateway.routes.policies import go_back
-from tracker.errors import BadRequest, NotFound
+from tracker.errors import BadRequest, NotFound, Unavailable
 from tracker.types import Policy, Version
 
 router = APIRouter(prefix=f"{ROOT}/policies")
@@ -70,7 +70,7 @@ async def policy(
     is_last = not shown or shown[-1].version == versions[0].version
     known = await _known(services, viewer, name, shown, run or None)
     views = version_views(row, shown, known) + ([base_view(row, known)] if is_last else [])
-    reach = reach_of(views)
+    reach, chart = reach_of(views), reward_chart(views, name)
     here = f"{ROOT}/policies/{quote(name, safe='')}"
     asked = {"run": run} if run else {}
     return page(
@@ -84,7 +84,8 @@ async def policy(
         now_ms=services.clock.now_ms(),
         versions=[(view, _interval(view, reach)) for view in views],
         num_versions=len(versions),
-        chart=line_chart(reward_chart(views, name)),
+        chart=line_chart(chart),
+        has_mark=bool(chart.marks),
         runs=[(ALL_RUNS, "all runs"), *((one.run, one.run) for one in await services.ledger.list_runs(viewer.tenant))],
         run=run or ALL_RUNS,
         first=f"{here}?{urlencode(asked)}" if below is not None else None,
@@ -166,9 +167,17 @@ async def _known(services: Services, viewer: Viewer, name: str, versions: Sequen
     return Known(
         rewards=rewards,
         gaps=gaps_by_version(read_step(step) for step in steps),
-        pins=await services.store.pins(name),
+        pins=await _pins(services, name),
         has_trial=any(trial.policy == name for trial in await services.ledger.open_trials()),
     )
+
+
+async def _pins(services: Services, name: str) -> dict[int, int] | None:
+    """Versions, rewards and the way back are told also while Redis is gone."""
+    try:
+        return await services.store.pins(name)
+    except Unavailable:
+        return None
 
 
 async def _release(services: Services, name: str, versions: Sequence[Version]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ will happen. It is done and audited as the same request over REST is."""
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 from fastapi import APIRouter, Request
@@ -20,12 +20,17 @@ from gateway.routes.access import ServicesOf
 from tracker.errors import BadRequest, Conflict
 
 router = APIRouter(prefix=f"{ROOT}/policies")
+OF_A_TRIAL: Final = (ReleaseAct.PROMOTE, ReleaseAct.PAUSE, ReleaseAct.RESUME, ReleaseAct.SHARE)
 
 
 @router.get("/{name}/release/{act}")
 async def confirm(request: Request, viewer: AdminOf, services: ServicesOf, name: str, act: ReleaseAct) -> Response:
     """What an act would do with the `version` and `share` of the query, and the button that does it."""
     release = await services.releasing.release(name)
+    if act is ReleaseAct.END_SHADOW and release.shadow is None:
+        raise Conflict(f"No version of {name} is a shadow.")
+    if act in OF_A_TRIAL and release.trial is None:
+        raise Conflict(f"No version of {name} is on trial.")
     asked = request.query_params
     told = tell(act, release, *_read(act, asked.get("version", ""), asked.get("share", "")))
     return page(request, viewer, "confirm.html", policy=release.policy, told=told)

@@ -1,5 +1,5 @@
-// The dashboard's own script: the menu at phone width, copying a new key, times by the clock of whoever reads, and how
-// live parts of pages ask. Pages can be read and forms be sent without it.
+// The dashboard's own script: the menu at phone width, copying a new key, times by the clock of whoever reads, how live
+// parts of pages ask, and what is said when nobody answers. Pages can be read and forms be sent without it.
 "use strict";
 
 document.addEventListener("click", (event) => {
@@ -20,11 +20,53 @@ document.addEventListener("click", (event) => {
   );
 });
 
-// A part that asks for itself anew waits while nobody sees it, and while somebody is in it: his place would be lost.
+// A part that asks for itself anew waits while nobody sees it, and while the keyboard is in it: its place would be lost.
+const isLive = (part) => part.matches("[hx-trigger^=every]");
 document.addEventListener("htmx:beforeRequest", (event) => {
   const part = event.detail.elt;
-  if (!part.matches("[hx-trigger^=every]")) return;
-  if (document.hidden || part.contains(document.activeElement)) event.preventDefault();
+  if (isLive(part) && (document.hidden || part.querySelector(":focus-visible"))) event.preventDefault();
+});
+document.addEventListener("htmx:beforeSend", (event) => {
+  if (isLive(event.detail.elt)) event.detail.xhr.timeout = 10_000;
+});
+
+// What has not changed stays as it is, and is not read out again; what somebody has unfolded stays so.
+const shown = new WeakMap();
+document.addEventListener("htmx:beforeSwap", (event) => {
+  const { target, serverResponse } = event.detail;
+  if (!event.detail.shouldSwap || !isLive(target)) return;
+  if (shown.get(target)?.response === serverResponse) event.detail.shouldSwap = false;
+  const unfolded = [...target.querySelectorAll("details[open] > summary")].map((one) => one.textContent);
+  shown.set(target, { response: serverResponse, unfolded });
+});
+document.addEventListener("htmx:afterSwap", (event) => {
+  const unfolded = shown.get(event.detail.target)?.unfolded ?? [];
+  for (const one of event.detail.target.querySelectorAll("details > summary")) {
+    if (unfolded.includes(one.textContent)) one.parentElement.open = true;
+  }
+});
+
+// A page must not look alive when it is not: what was refused or not answered stands on top of it until an answer comes.
+let answered = new Date();
+function notice(text) {
+  const place = document.getElementById("notice");
+  if (place.textContent !== text) place.textContent = text;
+  place.hidden = !text;
+}
+function unanswered() {
+  notice(`The gateway does not answer. What is shown here is of ${answered.toLocaleTimeString()}.`);
+}
+document.addEventListener("htmx:sendError", unanswered);
+document.addEventListener("htmx:timeout", unanswered);
+document.addEventListener("htmx:responseError", (event) => {
+  const page = new DOMParser().parseFromString(event.detail.xhr.responseText, "text/html");
+  const told = [...page.querySelectorAll("h1, #why")].map((one) => one.textContent.trim());
+  notice(told.join(": ") || `The gateway answered with error ${event.detail.xhr.status}.`);
+});
+document.addEventListener("htmx:afterRequest", (event) => {
+  if (!event.detail.successful) return;
+  answered = new Date();
+  notice("");
 });
 
 // Times stand in UTC; pointed at, each tells itself by the reader's own clock.
@@ -36,6 +78,12 @@ function tellTimes() {
 }
 document.addEventListener("DOMContentLoaded", tellTimes);
 document.addEventListener("htmx:afterSettle", tellTimes);
+
+// An address says what was chosen, and nothing of what was not.
+document.addEventListener("htmx:configRequest", (event) => {
+  if (!event.detail.elt.matches(".filters")) return;
+  for (const [name, value] of [...event.detail.formData]) if (value === "") event.detail.formData.delete(name);
+});
 
 document.addEventListener("htmx:configRequest", (event) => {
   const token = document.querySelector("input[name=csrf]");
