@@ -148,7 +148,8 @@ def what_rollback_does(
     policy: Policy, versions: Sequence[Version], version: int, pins: Mapping[int, int] | None
 ) -> list[str]:
     """What happens if a policy goes back to a version, before it does."""
-    later = [one.version for one in versions if one.version > version and one.state is not VersionState.FAILED]
+    over = (VersionState.FAILED, VersionState.WITHDRAWN)
+    later = [one.version for one in versions if one.version > version and one.state not in over]
     moved = sum(number for pinned, number in (pins or {}).items() if pinned in later)
     told = [f"New episodes get {_named(version)} at once, in place of {_named(policy.active)}."]
     if version == policy.active:

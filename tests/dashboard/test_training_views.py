@@ -109,6 +109,7 @@ def test_versions_tell_their_share_of_open_episodes_and_how_their_probe_went() -
 
 def test_going_back_says_what_is_withdrawn_and_who_moves() -> None:
     versions = [Version(policy="p", version=number, state=VersionState.RETIRED) for number in (1, 2, 3)]
+    versions.append(Version(policy="p", version=4, state=VersionState.WITHDRAWN))
     lines = what_rollback_does(Policy(policy="p", active=3, epoch=4), versions, 1, {3: 2, 1: 5})
     assert "version 1 at once, in place of version 3" in lines[0]
     assert lines[1].startswith("Versions 2 and 3 are withdrawn")
