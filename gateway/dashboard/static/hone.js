@@ -40,9 +40,10 @@ document.addEventListener("htmx:beforeSwap", (event) => {
   shown.set(target, { response: serverResponse, unfolded });
 });
 document.addEventListener("htmx:afterSwap", (event) => {
-  const unfolded = shown.get(event.detail.target)?.unfolded ?? [];
+  const known = shown.get(event.detail.target);  // none where a page comes back out of the history
+  if (!known) return;
   for (const one of event.detail.target.querySelectorAll("details > summary")) {
-    if (unfolded.includes(one.textContent)) one.parentElement.open = true;
+    if (known.unfolded.includes(one.textContent)) one.parentElement.open = true;
   }
 });
 
