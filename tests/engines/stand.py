@@ -17,7 +17,7 @@ from gateway.dialects.base import Asked, Dialect, Limits, Target
 from gateway.dialects.chat import Chat
 from gateway.dialects.completions import Completions
 from gateway.engine_api import EngineApi
-from gateway.upstream import Upstream
+from gateway.upstream import Answer, Upstream
 from tests.fakes.gateways import RunningGateway
 from tracker.types import Choice, Sampling
 
@@ -73,6 +73,12 @@ class Stand:
         self, asked: Asked, dialect: Dialect, model: str | None = None
     ) -> AsyncIterator[AsyncIterator[Json]]:
         """Send a call; its events as they come. Leaving early is what a client that goes away does."""
+        async with self.raw(asked, dialect, model) as answer:
+            yield _objects(answer.batches())
+
+    @asynccontextmanager
+    async def raw(self, asked: Asked, dialect: Dialect, model: str | None = None) -> AsyncIterator[Answer]:
+        """Send a call; its answer as it comes."""
         upstream = Upstream(self.key, 120.0)
         sampling = Sampling(
             temperature=asked.sampling.temperature if "temperature" in asked.given else 1.0,
@@ -83,7 +89,7 @@ class Stand:
         try:
             url = self.url + dialect.engine_path
             async with upstream.ask(url, body, "r", streams=asked.streams) as answer:
-                yield _objects(answer.batches())
+                yield answer
         finally:
             await upstream.close()
 

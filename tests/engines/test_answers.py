@@ -11,6 +11,7 @@ import pytest
 
 from gateway.dialects.base import Limits
 from gateway.dialects.chat import Chat
+from gateway.pieces import read_piece, read_whole
 from gateway.upstream import EngineRefused
 from tests.engines.reference import Reference
 from tests.engines.stand import FRANCE, Answered, Json, Stand, until
@@ -55,6 +56,20 @@ async def test_streamed_and_whole_answers_are_the_same(stand: Stand) -> None:
     assert whole.message["content"] == streamed.message["content"] == "The capital of France is Paris."
     assert whole.first.finish_reason == streamed.first.finish_reason == "stop"
     assert whole.first.sampled_ids[-1] == 2, "the end token was sampled, so it is there"
+
+
+async def test_nearly_all_of_an_answer_is_read_the_quick_way(stand: Stand) -> None:
+    """Fields that are new to it would cost speed alone, so nothing else would tell."""
+    asked, dialect = {"model": "solver", "messages": FRANCE, "max_tokens": 20, "temperature": 0}, Chat()
+    read: list[Any] = []
+    for streams in (False, True):
+        parsed = dialect.parse(json.dumps({**asked, "stream": streams}).encode(), Limits())
+        async with stand.raw(parsed, dialect) as answer:
+            events = [event async for batch in answer.batches() for event in batch if event.data is not None]
+        read.append([(read_piece if streams else read_whole)(event.data) for event in events if event.data])
+    whole, pieces = read
+    assert None not in whole
+    assert sum(piece is not None for piece in pieces) >= len(pieces) - 4, "its opening, its end, usage and the end mark"
 
 
 async def test_log_probabilities_are_those_of_the_distribution_sampled_from(stand: Stand) -> None:
