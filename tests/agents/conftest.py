@@ -18,16 +18,15 @@ from tests.agents.coders import CAST
 collect_ignore_glob = ["recipes/*"]  # programs, and their packages are in another environment
 Json = dict[str, Any]
 Played = Callable[[Agent, str], Json]
-WHY_NOT = pytest.StashKey[set[str]]()
 
 
 @pytest.fixture(scope="session")
-def played(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Played:
+def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
     """The report on an agent; the first to ask has all of its kind played. Skips where the packages are not there."""
     folders: dict[tuple[str, str], Path] = {}
 
     def report(agent: Agent, identity: str) -> Json:
-        _skip_if_missing(agent, pytestconfig)
+        _skip_if_missing(agent)
         if (agent.kind, identity) not in folders:
             folders[agent.kind, identity] = tmp_path_factory.mktemp("played")
             _play(agent.kind, identity, folders[agent.kind, identity])
@@ -45,16 +44,9 @@ def _play(kind: str, identity: str, out: Path) -> None:
     subprocess.run([*command, *(agent.name for agent in chosen)], check=True, cwd=environments.ROOT)
 
 
-def _skip_if_missing(agent: Agent, config: pytest.Config) -> None:
+def _skip_if_missing(agent: Agent) -> None:
     why = environments.why_missing(agent.kind)
     if why is None and agent.kind == "npm":
         why = environments.why_not_alone()
     if why is not None:
-        config.stash.setdefault(WHY_NOT, set()).add(why)
-        pytest.skip(why)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """One line for each reason why agents were not tried."""
-    for why in sorted(config.stash.get(WHY_NOT, set())):
-        terminalreporter.write_line(f"tests/agents: agents were not tried: {why}", yellow=True)
+        pytest.skip(f"agents: {why}")

@@ -23,7 +23,6 @@ CHROMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stabl
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
 GRAVE = ("serious", "critical")
 PATIENCE_MS = 30_000
-WHY_NO_BROWSER = pytest.StashKey[str]()
 Look = Callable[..., Page]
 
 
@@ -53,13 +52,11 @@ def http(stage: Stage) -> Iterator[Callable[..., httpx.Client]]:
 
 
 @pytest.fixture(scope="module")
-def browser(pytestconfig: pytest.Config) -> Iterator[Browser]:
+def browser() -> Iterator[Browser]:
     """A Chromium that this machine has."""
     path = next((found for name in CHROMES if (found := shutil.which(name)) and starts(found)), None)
     if path is None:
-        why = f"no browser: none of {', '.join(CHROMES)} is there and starts"
-        pytestconfig.stash[WHY_NO_BROWSER] = why
-        pytest.skip(why)
+        pytest.skip(f"no browser: none of {', '.join(CHROMES)} is there and starts")
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
         yield launched
@@ -69,12 +66,6 @@ def browser(pytestconfig: pytest.Config) -> Iterator[Browser]:
 def starts(path: str) -> bool:
     """Whether this is a browser, and no stub that says how to get one."""
     return subprocess.run([path, "--version"], capture_output=True, check=False, timeout=60).returncode == 0
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    why = config.stash.get(WHY_NO_BROWSER, None)
-    if why is not None:
-        terminalreporter.write_line(f"tests/dashboard: pages were not tried in a browser: {why}", yellow=True)
 
 
 @pytest.fixture

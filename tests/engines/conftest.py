@@ -1,7 +1,6 @@
 """Both engines as `hone up` starts them, each once a session, over the model in the wheel; and gateways before them.
 
-Where vLLM's environment is not there (`make setup-vllm` could not build it), its tests are skipped and the summary of
-the session says so in one line.
+Where vLLM's environment is not there (`make setup-vllm` could not build it), its tests are skipped.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from tracker.errors import SettingsError
 START_S = 240
 # peft 0.21 asks transformers 5.24 by a name that it deprecates.
 KNOWN_WARNING = "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
-WHY_NO_VLLM = pytest.StashKey[str]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -56,7 +54,6 @@ def stand(
     try:
         plan = plan_local(env, SOURCE_ROOT, [_free_port()])
     except SettingsError as error:
-        request.config.stash[WHY_NO_VLLM] = error.message
         pytest.skip(f"no vLLM here: {error.message}")
     engine = plan.engines[0]
     make = vllm_program if plan.vllm else engine_program
@@ -113,9 +110,3 @@ async def _gateway(stand: Stand, folder: Path, redis_url: str) -> AsyncIterator[
     env = {"HONE_REDIS_URL": redis_url, "HONE_POLICIES": f"solver={stand.model}", "HONE_ENGINE_KEY": stand.key}
     async with running_gateway(stand.url, folder, env) as running:
         yield Gateway(running, folder)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """One line where vLLM was not tested."""
-    if why := config.stash.get(WHY_NO_VLLM, ""):
-        terminalreporter.write_line(f"tests/engines: vLLM was not tested: {why}", yellow=True)
