@@ -14,7 +14,7 @@ import httpx
 import msgspec
 
 from gateway.routing import knobs
-from tracker.errors import UpstreamFailed
+from tracker.errors import UpstreamFailed, words_of
 from tracker.types import Record, Sampling
 
 NUM_TOP: Final = 20
@@ -208,7 +208,7 @@ class EngineApi:
         except httpx.TimeoutException as error:
             raise UpstreamFailed(f"The engine at {url} does not answer in time.", code=SILENT) from error
         except httpx.HTTPError as error:
-            raise UpstreamFailed(f"The engine at {url} does not answer: {error or type(error).__name__}.") from error
+            raise UpstreamFailed(f"The engine at {url} does not answer: {words_of(error)}.") from error
 
 
 def _refuse_failure(url: str, response: httpx.Response) -> None:

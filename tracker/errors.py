@@ -172,3 +172,12 @@ class CorruptRecord(HoneError):
     """Stored bytes do not decode, or what they decode to breaks its digest."""
 
     code = "corrupt_record"
+
+
+def words_of(error: BaseException) -> str:
+    """What an error from elsewhere says; its kind where it says nothing, as timeouts do.
+
+    >>> words_of(OSError("no route")), words_of(TimeoutError())
+    ('no route', 'TimeoutError')
+    """
+    return str(error) or type(error).__name__

@@ -25,7 +25,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from tracker.errors import SettingsError, Unavailable
+from tracker.errors import SettingsError, Unavailable, words_of
 from tracker.redis_sentinel import Way
 
 Command = Sequence[str | bytes | int]
@@ -273,7 +273,7 @@ class RedisLink:
         again = [job for job in jobs if _may_repeat(job)]
         for job in jobs:
             if not _may_repeat(job):
-                job.give_up(f"Redis cannot be reached: {error or type(error).__name__}")
+                job.give_up(f"Redis cannot be reached: {words_of(error)}")
         if again:
             self._queue.extendleft(reversed(again))
             await asyncio.sleep(LATE_S)

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 import httpx
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from tracker.errors import SettingsError
+from tracker.errors import SettingsError, words_of
 from trainer.config import TrainerSettings
 from trainer.parity import expected_of
 
@@ -87,9 +87,7 @@ class Agreement:
         try:
             answer = http.post(f"/v1/policies/{self._settings.policy.name}/parity", json=body)
         except httpx.TransportError as error:
-            self._wait(
-                f"the gateway at {self._settings.gateway_url} cannot be reached ({error or type(error).__name__})"
-            )
+            self._wait(f"the gateway at {self._settings.gateway_url} cannot be reached ({words_of(error)})")
             return None
         if answer.is_success:
             return cast("list[Json]", answer.json()["engines"])

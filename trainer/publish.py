@@ -21,7 +21,7 @@ import msgspec
 from torch import Tensor
 
 from tracker.adapters import WEIGHTS_FILE
-from tracker.errors import Conflict, SettingsError
+from tracker.errors import Conflict, SettingsError, words_of
 from tracker.types import ProbePoint, Version, VersionState
 from trainer.checkpoints import aside, clean
 from trainer.config import TrainerSettings
@@ -157,7 +157,7 @@ class Publisher:
         except httpx.TransportError as error:
             return (
                 None,
-                f"the gateway at {self._settings.gateway_url} cannot be reached ({error or type(error).__name__})",
+                f"the gateway at {self._settings.gateway_url} cannot be reached ({words_of(error)})",
             )
         return answer, _message(answer)
 

@@ -124,7 +124,9 @@ class CommandJudge:
                 await process.stdin.drain()
                 return await process.stdout.readline()
         except (ConnectionError, ValueError, TimeoutError) as error:
-            raise BadRequest(f"The judge {self._argv[0]} does not answer: {error or 'it took too long'}.") from error
+            raise BadRequest(
+                f"The judge {self._argv[0]} does not answer: {str(error) or 'it took too long'}."
+            ) from error
 
 
 def score_of(value: object, episode: Mapping[str, Any]) -> float | None:
