@@ -26,7 +26,7 @@ from tracker.measures import Measures
 from tracker.members import RunCache, rewards_of
 from tracker.sql import Database, insert_new
 from tracker.trial_rows import UNDECIDED, find_trial, note_release, set_trial, trial_of, trials_in
-from tracker.trials import OPEN, ReleaseEvent, Seen, Shadow, Tally, Trial, TrialState
+from tracker.trials import NOT_TRIED, OPEN, ReleaseEvent, Seen, Shadow, Tally, Trial, TrialState
 from tracker.types import EpisodeState, EpisodeStatus, GroupState, Policy, VersionState
 from tracker.versions import activate, check_epoch, check_usable, ensure_policy, lock_policy, roll_back
 
@@ -173,7 +173,7 @@ def _supersede(connection: Connection, policy: str, version: int, now_ms: int) -
         if trial.version < version:
             set_trial(connection, policy, trial.version, state=TrialState.SUPERSEDED, ended_ms=now_ms)
             where = (versions.c.policy == policy, versions.c.version == trial.version)
-            detail = f"it was not tried: version {version} was newer when its turn came"
+            detail = f"{NOT_TRIED}: version {version} was newer when its turn came"
             never = versions.c.activated_ms.is_(None)
             connection.execute(update(versions).where(*where, never).values(state=VersionState.FAILED, detail=detail))
 

@@ -33,6 +33,10 @@ class TrialState(enum.StrEnum):
     """A newer version got its turn, or all traffic."""
 
 
+NOT_TRIED: Final = "it was not tried"
+"""How the detail of a version begins that was superseded before it got anything."""
+
+
 OPEN: Final = (TrialState.RUNNING, TrialState.PAUSED)
 
 

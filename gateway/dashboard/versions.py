@@ -16,6 +16,7 @@ from gateway.dashboard.curves import StepView
 from tracker.intervals import Interval
 from tracker.overview import VersionReward
 from tracker.shares import VersionGap, gaps_of
+from tracker.trials import NOT_TRIED
 from tracker.types import Policy, Version, VersionState
 
 PROBE: Final = "probe: "
@@ -105,9 +106,14 @@ def probe_word(version: Version) -> str:
     'weak'
     """
     if version.state is VersionState.FAILED:
-        return "failed"
+        return "" if was_passed_over(version) else "failed"
     told = version.detail.removeprefix(PROBE)
     return told.split(" ", 1)[0] if version.detail.startswith(PROBE) else ""
+
+
+def was_passed_over(version: Version) -> bool:
+    """Whether a newer version took its turn: it counts as failed, and nothing was wrong with it."""
+    return version.state is VersionState.FAILED and version.detail.startswith(NOT_TRIED)
 
 
 def reward_chart(newest_first: Sequence[VersionView], name: str) -> Chart:
@@ -186,7 +192,7 @@ def _view(policy: Policy, version: Version, known: Known) -> VersionView:
     is_active = policy.active == version.version
     return VersionView(
         version=version.version,
-        state=version.state.value if is_active or version.state is not VersionState.ACTIVE else "served",
+        state=_state(version, is_active=is_active),
         epoch=version.epoch,
         num_episodes=reward.num_episodes if reward else 0,
         reward=reward.reward if reward else None,
@@ -203,6 +209,13 @@ def _view(policy: Policy, version: Version, known: Known) -> VersionView:
         is_active=is_active,
         can_go_back=version.state in GOOD and (version.version < policy.active or (is_active and known.has_trial)),
     )
+
+
+def _state(version: Version, *, is_active: bool) -> str:
+    """As the pages name it."""
+    if was_passed_over(version):
+        return "not_tried"
+    return version.state.value if is_active or version.state is not VersionState.ACTIVE else "served"
 
 
 def _num_open(version: int, pins: Mapping[int, int] | None) -> int | None:

@@ -15,6 +15,7 @@ from tracker.errors import NotFound
 from tracker.evidence import Fault
 from tracker.overview import StepTold, VersionReward
 from tracker.shares import VersionGap
+from tracker.trials import NOT_TRIED
 from tracker.types import Batch, Policy, Version, VersionState
 from tracker.verification import Finding
 
@@ -105,6 +106,12 @@ def test_versions_tell_their_share_of_open_episodes_and_how_their_probe_went() -
     assert [view.can_go_back for view in views] == [True, False, False]
     assert (views[2].batch_id, views[2].num_episodes, views[2].is_active) == ("b-3", 7, True)
     assert base_view(Policy(policy="p", active=3), known).can_go_back
+
+
+def test_a_version_that_was_passed_over_failed_at_nothing() -> None:
+    passed_over = Version(policy="p", version=1, state=VersionState.FAILED, detail=f"{NOT_TRIED}: version 2 was newer")
+    (view,) = version_views(Policy(policy="p", active=2), [passed_over], NOTHING)
+    assert (view.state, view.probe, view.can_go_back) == ("not_tried", "", False)
 
 
 def test_going_back_says_what_is_withdrawn_and_who_moves() -> None:
