@@ -65,9 +65,12 @@ class _WholeChoice(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     token_ids: tuple[TokenId, ...]
     finish_reason: Any = UNSET
     stop_reason: Any = UNSET
+    routed_experts: Passed = UNSET
 
 
 class _Whole(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """With the fields that vLLM 0.32 sends, of which most are null; an answer with others takes the general way."""
+
     object: Literal["chat.completion"]
     choices: list[_WholeChoice]
     id: Passed = UNSET
@@ -75,10 +78,13 @@ class _Whole(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     model: Passed = UNSET
     usage: Any = UNSET
     prompt_token_ids: tuple[TokenId, ...] | UnsetType = UNSET
+    prompt_text: Passed = UNSET
     prompt_logprobs: Passed = UNSET
     service_tier: Passed = UNSET
     system_fingerprint: Passed = UNSET
     kv_transfer_params: Passed = UNSET
+    ec_transfer_params: Passed = UNSET
+    metrics: Passed = UNSET
 
 
 _PIECE: Final = msgspec.json.Decoder(Piece)

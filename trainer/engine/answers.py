@@ -82,7 +82,11 @@ class ChatShape:
         return chunks
 
     def chunk(self, piece: Piece) -> Json:
-        return self.envelope([self._part(piece)])
+        """What a piece adds; why it stopped is told once it has, as vLLM does."""
+        part = self._part(piece)
+        if part["finish_reason"] is None:
+            del part["stop_reason"]
+        return self.envelope([part])
 
     def _part(self, piece: Piece) -> Json:
         """Return one choice of a chunk: what the piece adds to it."""
