@@ -28,7 +28,7 @@ model = "{model}"
 mode = "canary"
 max_episodes = 400
 undecided = "hold"
-alpha_roll_back = 0.002
+alpha_roll_back = 0.01
 alpha_promote = 0.002
 [[runs]]
 run = "one-token"
