@@ -73,7 +73,7 @@ $(VLLM_STAMP): constraints-vllm.txt
 # Where vLLM cannot be built its tests are skipped, and the last lines of the tests say so.
 test: setup setup-agents
 	@$(MAKE) --no-print-directory setup-vllm || echo "vLLM could not be installed: its tests will be skipped."
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest
 
 # Every rule of the contract on `hone gateway` before a scripted engine; `python -m tests.conformance --help` tries others.
 conformance: setup

@@ -34,17 +34,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if not is_tested or WHOLLY_SLOW.search(collection_path.read_text(encoding="utf-8")) else None
 
 
-TOGETHER = frozenset({"agents", "dashboard", "engines"})
-"""Folders of tests that share what takes long to start."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where several processes share the tests (`-n 2 --dist loadgroup`), those of a file stay together."""
-    for item in items:
-        folder = item.path.parent
-        item.add_marker(pytest.mark.xdist_group(folder.name if folder.name in TOGETHER else str(item.path)))
-
-
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """One line for each reason why something was not tried."""
     skipped = [report.longrepr for report in terminalreporter.stats.get("skipped", [])]
