@@ -12,8 +12,9 @@ from typing import Final
 import msgspec
 import zstandard
 
-from tracker.deltas import DIGEST_BYTES, PLACE, SPAN, Chain, Part, episode_key, hashed_ids, tell
+from tracker.deltas import DIGEST_BYTES, PLACE, SPAN, Chain, Part, episode_key, tell
 from tracker.errors import CorruptRecord
+from tracker.packing import hashed_ids
 from tracker.records import Shelf, Sketch, contents_of, joined, read_shelf, read_sketches, record_of
 from tracker.types import Call
 

@@ -19,12 +19,11 @@ import hashlib
 import itertools
 import re
 import struct
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from tracker.errors import CorruptRecord
-from tracker.packing import little_endian
+from tracker.packing import hashed_ids
 
 BLOCK_IDS: Final = 64
 ID_BYTES: Final = 8
@@ -239,11 +238,6 @@ def _append_copy(told: list[Part], copy: Copy) -> None:
         told[-1] = last._replace(length=last.length + copy.length)
     else:
         told.append(copy)
-
-
-def hashed_ids(ids: Iterable[int]) -> bytes:
-    """Ids as digests are taken of them: eight bytes each, the lowest first."""
-    return little_endian(array("q", ids))
 
 
 def _chunk_digest(key: bytes, packed: bytes) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import zstandard
@@ -22,6 +22,16 @@ _ID_TYPES: Final = ("H", "I", "q")
 """Unsigned 2 and 4 bytes, signed 8."""
 
 
+def hashed_ids(ids: Iterable[int]) -> bytes:
+    """Ids as digests are taken of them: eight bytes each, the lowest first."""
+    return _little_endian(array("q", ids))
+
+
+def hashed_logprobs(logprobs: Sequence[float]) -> bytes:
+    """The same of log-probabilities: doubles, whatever they are stored as."""
+    return _little_endian(array("d", logprobs))
+
+
 def pack_ids(ids: Sequence[int]) -> bytes:
     """Token ids, little-endian, in as many bytes each as the largest needs (2, 4 or 8).
 
@@ -30,10 +40,10 @@ def pack_ids(ids: Sequence[int]) -> bytes:
     """
     for code in _ID_TYPES[:-1]:
         try:
-            return code.encode() + little_endian(array(code, ids))
+            return code.encode() + _little_endian(array(code, ids))
         except OverflowError:
             continue
-    return b"q" + little_endian(array("q", ids))
+    return b"q" + hashed_ids(ids)
 
 
 def unpack_ids(packed: bytes) -> tuple[int, ...]:
@@ -46,8 +56,8 @@ def pack_logprobs(logprobs: Sequence[float]) -> bytes:
     exact = array("d", logprobs)
     short = array("f", logprobs)
     if array("d", short).tobytes() == exact.tobytes():
-        return b"f" + little_endian(short)
-    return b"d" + little_endian(exact)
+        return b"f" + _little_endian(short)
+    return b"d" + _little_endian(exact)
 
 
 def unpack_logprobs(packed: bytes) -> tuple[float, ...]:
@@ -79,8 +89,7 @@ def unpack_body(packed: bytes) -> bytes:
         raise CorruptRecord(f"Its stored bytes do not decompress: {error}") from error
 
 
-def little_endian(numbers: array[int] | array[float]) -> bytes:
-    """The bytes of numbers, the lowest first on every machine; the array itself is not to be used any more."""
+def _little_endian(numbers: array[int] | array[float]) -> bytes:
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers.tobytes()

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from array import array
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
 
 from tracker.errors import CorruptRecord
-from tracker.packing import little_endian
+from tracker.packing import hashed_ids, hashed_logprobs
 from tracker.types import Call, Record, Sampling
 
 _RECEIPT_DOMAIN: Final = b"hone/receipt/1"
@@ -109,12 +108,12 @@ def decode_receipts(stored: bytes) -> tuple[Receipt, ...]:
 
 def ids_digest(ids: Sequence[int]) -> bytes:
     """SHA-256 of token ids, each as a signed 64-bit little-endian number."""
-    return hashlib.sha256(little_endian(array("q", ids))).digest()
+    return hashlib.sha256(hashed_ids(ids)).digest()
 
 
 def logprobs_digest(logprobs: Sequence[float]) -> bytes:
     """SHA-256 of log-probabilities as little-endian doubles: any storage that is lossless keeps it."""
-    return hashlib.sha256(little_endian(array("d", logprobs))).digest()
+    return hashlib.sha256(hashed_logprobs(logprobs)).digest()
 
 
 def sampling_digest(sampling: Sampling) -> bytes:

@@ -20,11 +20,11 @@ from tracker import redis_claims as claims
 from tracker import redis_quotas as quotas
 from tracker import redis_scripts as scripts
 from tracker.claims import Claim, Claimed, Note
-from tracker.deltas import BLOCK_IDS, Chain, chunks, episode_key, hashed_ids, tell
+from tracker.deltas import BLOCK_IDS, Chain, chunks, episode_key, tell
 from tracker.errors import Conflict, Gone, NotFound, Unavailable
 from tracker.intents import lost_call
 from tracker.local_index import Known, LocalIndex
-from tracker.packing import body_compressor
+from tracker.packing import body_compressor, hashed_ids
 from tracker.quotas import Place, Quota, Refusal
 from tracker.records import contents_of, record_of
 from tracker.redis_keys import RedisKeys

@@ -12,10 +12,10 @@ from tracker.deltas import (
     chunks,
     episode_key,
     expanded,
-    hashed_ids,
     longest_hit,
     parts,
 )
+from tracker.packing import hashed_ids
 
 KEY = episode_key("ep-1")
 IDS = st.lists(st.integers(0, 3), max_size=300).map(tuple)
