@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from tests.dashboard.stage import Stage, staged
-from tests.dashboard.trials import CANARY, tell_of_a_trial
+from tests.dashboard.trials import tell_of_a_trial
+from tests.fakes.gateways import CANARY
 from tracker.trials import TrialState
 
 pytestmark = pytest.mark.slow

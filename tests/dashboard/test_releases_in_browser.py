@@ -10,7 +10,8 @@ from playwright.sync_api import Browser, Page
 
 from tests.dashboard.conftest import overflows, sign_in
 from tests.dashboard.stage import Stage, staged
-from tests.dashboard.trials import CANARY, tell_of_a_trial
+from tests.dashboard.trials import tell_of_a_trial
+from tests.fakes.gateways import CANARY
 from tracker.trials import TrialState
 
 pytestmark = pytest.mark.slow

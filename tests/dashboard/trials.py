@@ -8,14 +8,6 @@ from tests.dashboard.stories import Told
 from tests.fakes.gateways import RunningGateway
 from tests.fakes.scripted_engine import ScriptedEngine
 
-CANARY = """
-[[policies]]
-name = "solver"
-model = "base"
-[policies.release]
-mode = "canary"
-"""
-
 
 async def tell_of_a_trial(gateway: RunningGateway, engine: ScriptedEngine) -> Told:
     """Two versions: the first was promoted by hand, the second is on trial and has played."""

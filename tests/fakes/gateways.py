@@ -31,6 +31,15 @@ PATIENCE_S = 60.0
 """For whatever a busy machine takes its time for; nothing that goes well waits for it."""
 FAST = {"HONE_POLL_INTERVAL_S": "0.05", "HONE_SWEEP_INTERVAL_S": "0.05", "HONE_BEGIN_TIMEOUT_S": "10"}
 
+CANARY = """
+[[policies]]
+name = "solver"
+model = "base"
+[policies.release]
+mode = "canary"
+"""
+"""A `hone.toml` whose versions have to earn their traffic; further rules of the release may follow."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunningGateway:

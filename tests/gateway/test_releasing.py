@@ -12,7 +12,7 @@ import pytest
 
 from gateway.alarming import look_for_alarms
 from gateway.shadows import MAX_COPIES
-from tests.fakes.gateways import RunningGateway, running_gateway
+from tests.fakes.gateways import CANARY, RunningGateway, running_gateway
 from tests.fakes.running import RunningDoor
 from tests.fakes.scripted_engine import ScriptedEngine
 from tracker.drift import AlarmKind
@@ -22,14 +22,9 @@ from tracker.types import Call, Choice, EpisodeHead, EpisodeStatus, Scope, Versi
 
 pytestmark = pytest.mark.slow
 
-CANARY = """
-[[policies]]
-name = "solver"
-model = "base"
-[policies.release]
-mode = "canary"
+RULES = """
 min_episodes = 20
-max_episodes = {max_episodes}
+max_episodes = 400
 [[runs]]
 run = "pairs"
 group_size = 2
@@ -39,7 +34,7 @@ RELEASE = "/v1/policies/solver/release"
 
 @pytest.fixture
 async def gateway(engine: ScriptedEngine, tmp_path: Path, redis_url: str) -> AsyncIterator[RunningGateway]:
-    (tmp_path / "hone.toml").write_text(CANARY.format(max_episodes=400))
+    (tmp_path / "hone.toml").write_text(CANARY + RULES)
     env = {"HONE_REDIS_URL": redis_url, "HONE_POLICIES": ""}
     async with running_gateway(engine, tmp_path, env) as running:
         yield running

@@ -8,25 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.gateways import RunningGateway, running_gateway
+from tests.fakes.gateways import CANARY, RunningGateway, running_gateway
 from tests.fakes.scripted_engine import ScriptedEngine
 from tests.gateway.shell.test_listing import Json, hone, told
 from tracker.errors import HoneError
 
 pytestmark = pytest.mark.slow
-CANARY = """
-[[policies]]
-name = "solver"
-model = "base"
-[policies.release]
-mode = "canary"
-min_reward = 0.1
-"""
+FLOOR = "min_reward = 0.1\n"
 
 
 @pytest.fixture
 async def gateway(engine: ScriptedEngine, tmp_path: Path, redis_url: str) -> AsyncIterator[RunningGateway]:
-    (tmp_path / "hone.toml").write_text(CANARY)
+    (tmp_path / "hone.toml").write_text(CANARY + FLOOR)
     async with running_gateway(engine, tmp_path, {"HONE_REDIS_URL": redis_url, "HONE_POLICIES": ""}) as running:
         yield running
 
